@@ -48,34 +48,38 @@ def tfkit(*arguments: object, folder: Path) -> Result:
 
 
 class Trained:
-    """A training that has ended, in this process: a run's process as the runner sees it."""
+    """A job that trains in this process."""
 
     began: list[str] = []  # runs trained so far
     failing = ""  # runs whose name contains this fail
 
     def __init__(self, words: Sequence[str], log: Path, threads: int | None = None) -> None:
-        self.pid, self.returncode = 0, 0
-        folder = Path(words[words.index("--out") + 1])
+        self.words, self.log, self.status = words, log, 0
+
+    def start(self) -> None:
+        folder = Path(self.words[self.words.index("--out") + 1])
         if ".trial" not in str(folder):
             self.began.append(folder.name)
         if self.failing and self.failing in folder.name:
-            log.write_text("tfkit: the disk is full")
-            self.returncode = 2
+            self.log.write_text("tfkit: the disk is full")
+            self.status = 2
             return
-        result = CliRunner().invoke(main, list(words))
+        result = CliRunner().invoke(main, list(self.words))
         assert result.exit_code == 0, result.output
 
     def poll(self) -> int:
-        return self.returncode
+        return self.status
 
     wait = poll
+
+    def stop(self, number: int = 0) -> None:
+        pass
 
 
 def replaced(patch: pytest.MonkeyPatch) -> None:
     """Train runs in this process."""
     for name, value in (("began", []), ("failing", "")):
         patch.setattr(Trained, name, value)
-    patch.setattr("tfkit.studies.process.started", Trained)
-    patch.setattr("tfkit.studies.process.can_fork", lambda: False)
-    patch.setattr("tfkit.studies.trial.started", Trained)
+    patch.setattr("tfkit.studies.runner.Job", Trained)
+    patch.setattr("tfkit.studies.trial.Job", Trained)
     patch.setattr("tfkit.studies.runner.POLL", 0.001)

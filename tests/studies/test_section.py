@@ -67,6 +67,10 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
         ({"baseline": {"train.seed": 3}}, r"study\.seeds: the study sets the seed of each run"),
         ({"seeds": [1, 1]}, r"study\.seeds: contains a seed twice"),
         ({"seeds": 0}, r"study\.seeds"),
+        (
+            {"seeds": {"up_to": 9, "worth": 0.1}},
+            r"study\.seeds: seeds that depend on results were removed; give a number of seeds",
+        ),
         ({"measure": ["valid.bleu"]}, r"study\.measure\[0\]: 'valid\.bleu' is not measured in these runs"),
         ({"measure": ["valid.los"]}, r"Did you mean 'valid\.loss'"),
         (

@@ -27,7 +27,7 @@ import pytest
 from click.testing import Result
 
 import tfkit as api
-from tests.studies.small import study, tfkit
+from tests.studies.small import Trained, study, tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderLock
@@ -477,7 +477,6 @@ def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> Non
         for worker in runner.progress.workers:
             worker.job.wait()
             worker.claim.release()
-        runner.launcher.close()
 
 
 def test_a_recipe_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
@@ -516,37 +515,44 @@ def test_two_processes_take_different_runs(tmp_path: Path) -> None:
         assert len(json.loads((folder / "run.json").read_text())["starts"]) == 1
 
 
-def lock_of(folder: Path, process: int, machine: str) -> Path:
-    """The lock that a process of a machine left in a folder."""
-    folder.mkdir(exist_ok=True)
-    (folder / ".lock").write_text(f"{process} {machine} claimed\n")
-    return folder
-
-
 def test_a_claim_is_held_by_one_and_taken_over_from_the_dead(tmp_path: Path) -> None:
-    folder, here = tmp_path / "run.claim", re.sub(r"[^\w.-]", "-", platform.node())
-    claim = RunClaim.take(folder)
-    assert claim is not None
-    assert RunClaim.take(folder) is None
+    file, here = tmp_path / "run.claim", f"claimed on {platform.node()}\n"
+    claim = RunClaim.take(file)
+    assert claim is not None and RunClaim.take(file) is None
+    assert file.read_text() == here
     claim.release()
-    assert not folder.exists()
-    for process in (2**22 + 1, 1, os.getpid()):  # one that is gone; one with the id of a process that lives here now
-        again = RunClaim.take(lock_of(folder, process, here))
+    assert not file.exists()
+    for left in ("", here):
+        file.write_text(left)
+        again = RunClaim.take(file)
         assert again is not None
         again.release()
-    assert RunClaim.take(lock_of(folder, 1, "elsewhere")) is None
-    assert "elsewhere" in (folder / ".lock").read_text()
-    os.utime(folder / ".lock", (time.time() - 1000, time.time() - 1000))
-    old = RunClaim.take(folder)
+    file.write_text("claimed on elsewhere\n")
+    assert RunClaim.take(file) is None and "elsewhere" in file.read_text()
+    os.utime(file, (time.time() - 1000, time.time() - 1000))
+    old = RunClaim.take(file)
     assert old is not None
     old.release()
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_claim_shows_that_its_process_is_alive(tmp_path: Path) -> None:
+    claim = RunClaim.take(tmp_path / "run.claim")
+    assert claim is not None
+    os.utime(claim.path, (0, 0))
+    claim.beat()
+    assert claim.path.stat().st_mtime == 0
+    claim.beat_at -= 60
+    claim.beat()
+    assert claim.path.stat().st_mtime > 0
+    claim.release()
+
+
 def test_a_restart_with_the_same_process_id_does_not_wait_for_itself(tmp_path: Path) -> None:
     here = re.sub(r"[^\w.-]", "-", platform.node())
-    assert not is_trained(lock_of(tmp_path / "run", os.getpid(), here))
-    assert is_trained(lock_of(tmp_path / "other", 1, "elsewhere"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text(f"{os.getpid()} {here} trained\n")
+    assert not is_trained(tmp_path / "run")
     lock = FolderLock.take(tmp_path / "run", "trained")
     assert is_trained(tmp_path / "run")
     lock.release()
@@ -555,22 +561,19 @@ def test_a_restart_with_the_same_process_id_does_not_wait_for_itself(tmp_path: P
 
 def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> None:
     source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
-    plan = make_plan(source, out, timed=False)
-    keep_plan(out, plan)
+    plan = keep_plan(out, make_plan(source, out, timed=False))
     os.mkfifo(out / "runs" / "baseline-s0.claim")
     (out / "runs" / "wide-s0.claim").write_text("{}")
     runner = Runner(source, plan, out)
     assert runner.run(lambda progress: None)
-    assert all(
-        "is not a folder; remove it: it has the name of a run's claim" in why for why in runner.progress.failed.values()
-    )
+    assert all("is no claim of tfkit; remove it" in why for why in runner.progress.failed.values())
     assert len(runner.progress.failed) == 2
 
 
 TAKE = """
 import sys, time
 from pathlib import Path
-from tfkit.studies.claims import RunClaim, is_trained
+from tfkit.studies.claims import RunClaim
 while not Path(sys.argv[2]).exists():
     time.sleep(0.001)
 claim = RunClaim.take(Path(sys.argv[1]))
@@ -581,9 +584,8 @@ time.sleep(1.0)
 
 @pytest.mark.full
 def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
-    here = re.sub(r"[^\w.-]", "-", platform.node())
-    folder = lock_of(tmp_path / "run.claim", 2**22 + 1, here)
-    words = [sys.executable, "-c", TAKE, str(folder), str(tmp_path / "go")]
+    (tmp_path / "run.claim").write_text(f"claimed on {platform.node()}\n")
+    words = [sys.executable, "-c", TAKE, str(tmp_path / "run.claim"), str(tmp_path / "go")]
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     time.sleep(2.0)
     (tmp_path / "go").touch()
@@ -665,23 +667,11 @@ def test_a_training_that_began_first_is_no_failure(tmp_path: Path, monkeypatch: 
     runner, run = Runner(source, plan, out), PlannedRun("baseline", 0)
     claim = RunClaim.take(out / "runs" / "baseline-s0.claim")
     assert claim is not None
-    runner.progress.workers.append(Worker(run, Refused(), claim))
+    refused = Trained([], out)
+    refused.status = 2
+    runner.progress.workers.append(Worker(run, refused, claim))  # type: ignore[arg-type]
     monkeypatch.setattr("tfkit.studies.runner.is_trained", lambda folder: True)
     monkeypatch.setattr("tfkit.studies.runner.held_by", lambda folder: "trained by process 7")
     runner._ended(runner.progress.workers[0])
     assert not runner.progress.failed
     assert runner.progress.events == ["baseline-s0: is trained by process 7; waiting for it"]
-
-
-class Refused:
-    """A training that found its folder in use."""
-
-    problem = ""
-
-    def poll(self) -> int:
-        return 2
-
-    wait = poll
-
-    def interrupt(self) -> None:
-        pass

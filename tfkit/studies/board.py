@@ -9,11 +9,9 @@ from typing import Any, Literal
 
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.arms import Arm
 from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
-from tfkit.studies.statistics import Scale, compared, is_decided, step_of
 from tfkit.training.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.metrics_log import good_lines, step_in
@@ -120,39 +118,8 @@ class Board:
         return {**scores, **exact, **self._probed(run)}
 
     def runs(self) -> list[PlannedRun]:
-        """Return the runs known so far. Runs that depend on the result of tuning or of a look are added later."""
-        return list(dict.fromkeys(runs_of(self.plan, self.best(), self.seeds())))
-
-    def seeds(self) -> dict[str, tuple[int, ...]]:
-        """Return the seeds of each arm: all, or with looks those up to its decision or its next run."""
-        plan, first = self.plan, self.plan.arms[0].name
-        if plan.worth is None:
-            return {arm.name: plan.seeds for arm in plan.trained}
-        best, known = self.best(), {}
-        for arm in plan.trained[1:]:
-            known[arm.name] = plan.seeds[: self._looks(arm, best)]
-        return {first: max(known.values(), key=len, default=plan.seeds[:1]), **known}
-
-    def _looks(self, arm: Arm, best: Mapping[str, Mapping[str, Any]]) -> int:
-        """Return the number of seeds until an arm was decided or lost a run, else including its next run."""
-        plan, measure = self.plan, self.plan.measure[0]
-        names = (arm.name, plan.arms[0].name)
-        values: dict[str, dict[int, float | None]] = {name: {} for name in names}
-        known: list[float] = []
-        examples: list[int] = []
-        for number, seed in enumerate(plan.seeds, start=1):
-            for name in names:
-                run = PlannedRun(name, seed, best.get(name, plan.grid[0]))
-                if name not in best or measure not in (scores := self.scores(run)):
-                    return number
-                values[name][seed] = scores[measure]
-                known.append(scores[measure])
-                examples.append(count_in(self.examples(run), measure))
-            own, reference = values.values()
-            scale = Scale(step_of(measure, known, min(examples)), margin=plan.worth, looks=True)
-            if is_decided(compared(*names, measure, own, reference, scale), plan.comparisons):
-                return number
-        return len(plan.seeds)
+        """Return the runs known so far. Runs that depend on the result of tuning are added later."""
+        return list(dict.fromkeys(runs_of(self.plan, self.best())))
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
         """Return the test accuracies of the probes trained next to a run."""

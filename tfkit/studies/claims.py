@@ -1,92 +1,88 @@
 """Claims on runs, so that only one process trains a run, even if several machines share the study's folder.
 
-A claim is a locked folder; its lock is released when the process ends. On file systems that do not share locks between
-machines, a heartbeat shows that the process on another machine is alive.
+A claim is a file that is created exclusively. It is locked as long as its process lives; on file systems that do not
+share locks between machines, its time shows that the process on another machine is alive.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tfkit.core.errors import RunError
-from tfkit.storage.locks import NAME, FolderBusy, FolderLock, is_held_elsewhere
+from tfkit.storage.files import read_text
+from tfkit.storage.locks import FolderBusy, FolderLock, is_in_use, mark_in_use
 
 STALE = 300.0  # seconds without a heartbeat after which another machine's claim is taken over
 BEAT = 30.0  # seconds between heartbeats
+CLAIMED = "claimed on "
 
 
 @dataclass
 class RunClaim:
     """A run claimed by this process. Call `beat` regularly."""
 
-    folder: Path
-    lock: FolderLock
+    path: Path
+    file: IO[str]
     beat_at: float
 
     @classmethod
-    def take(cls, folder: Path) -> RunClaim | None:
-        """Claim a run. Return None if another living process has claimed it.
+    def take(cls, path: Path) -> RunClaim | None:
+        """Claim a run. Return None if another living process has claimed it, or decides on a claim right now.
 
-        Raise RunError if `folder` exists and is not a folder.
+        Raise RunError if `path` exists and is not a claim.
         """
         try:
-            folder.mkdir(exist_ok=True)
-            lock = FolderLock.take(folder, None)
-        except (FolderBusy, FileNotFoundError):  # its holder is removing it right now
+            lock = FolderLock.take(path.parent, None)
+        except FolderBusy:
             return None
-        except FileExistsError:
-            raise RunError(f"{folder}: is not a folder; remove it: it has the name of a run's claim") from None
-        if _is_alive_elsewhere(folder):
+        try:
+            if is_in_use(path) or _is_alive_elsewhere(path):
+                return None
+            path.unlink(missing_ok=True)  # left by a dead process
+            file = path.open("x", encoding="utf-8")
+            mark_in_use(file.fileno())
+            file.write(f"{CLAIMED}{platform.node()}\n")
+            file.flush()
+            return cls(path, file, time.monotonic())
+        finally:
             lock.release()
-            return None
-        lock.set_purpose("claimed")
-        return cls(folder, lock, time.monotonic())
 
     def beat(self) -> None:
         """Send a heartbeat if it is due."""
         if time.monotonic() - self.beat_at > BEAT:
             self.beat_at = time.monotonic()
             with contextlib.suppress(OSError):
-                os.utime(self.folder / NAME)
+                os.utime(self.path)
 
     def release(self) -> None:
         """Release the claim."""
-        self.lock.release()
-        with contextlib.suppress(OSError):  # claimed by another process meanwhile
-            self.folder.rmdir()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self.file.close()
+
+
+def _is_alive_elsewhere(path: Path) -> bool:
+    """True if a recent claim names another machine. Raise RunError for anything but a claim."""
+    if not os.path.lexists(path):
+        return False
+    text = read_text(path, None) if path.is_file() and not path.is_symlink() else "not a file"
+    if text and not text.startswith(CLAIMED):
+        raise RunError(f"{path}: is no claim of tfkit; remove it: it has the name of a run's claim")
+    return text not in ("", f"{CLAIMED}{platform.node()}\n") and time.time() - path.stat().st_mtime < STALE
 
 
 def is_trained(folder: Path) -> bool:
-    """True if a process on this machine, or a live one on another machine, is training in the run folder."""
+    """True if a process is training in the run folder."""
     try:
-        lock = FolderLock.take(folder, None)
+        FolderLock.take(folder, None).release()
     except FolderBusy:
         return True
     except (FileNotFoundError, RunError):
-        return False
-    try:
-        return _is_alive_elsewhere(folder)
-    finally:
-        lock.release()
-
-
-def _is_alive_elsewhere(folder: Path) -> bool:
-    """True if the lock names a process on another machine and a file in the folder was written recently.
-
-    File ages are measured with the clock of the file system.
-    """
-    if not is_held_elsewhere(folder):
-        return False
-    now = folder.with_name(f".{folder.name}.{os.getpid()}.now")
-    try:
-        now.touch()
-        newest = max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
-        return now.stat().st_mtime - newest < STALE
-    except FileNotFoundError:  # its holder is removing it right now
-        return True
-    finally:
-        now.unlink(missing_ok=True)
+        pass
+    return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -66,7 +66,6 @@ class Plan:
     about: str = ""
     claims: tuple[PaperClaim, ...] = ()
     equal_within: Mapping[str, float] = field(default_factory=dict)  # margins of equality by measure
-    worth: float | None = None  # with looks: margin of equality on the first measure
     keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
@@ -99,15 +98,6 @@ class Plan:
         return len(self.trained) * self.runs_each
 
     @property
-    def comparisons(self) -> int:
-        """Maximum number of comparisons that Holm's correction may include."""
-        names = {name: self.arm(name).name for name in (arm.name for arm in self.arms)}
-        first = self.arms[0].name
-        more = {(frozenset(names[side] for side in claim.sides), claim.on) for claim in self.claims}
-        measures = sum(measure not in EXACT for measure in self.measure)
-        return (len(self.trained) - 1) * measures + sum(first not in sides for sides, _ in more)
-
-    @property
     def tune(self) -> dict[str, list[Any]]:
         """Values tried for each variant, by key."""
         return {key: list(dict.fromkeys(values[key] for values in self.grid)) for key in self.grid[0]}
@@ -135,8 +125,7 @@ class Plan:
 
     def summary(self, jobs: int) -> str:
         """Summarize the number of runs and the estimated time."""
-        most = "at most " if self.worth is not None else ""
-        text = f"{most}{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
+        text = f"{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
         if self.grid != ({},):
             text += f"; {len(self.grid)} tuned values, tried on seed {self.seeds[0]}"
         each = [self.seconds(arm) for arm in self.trained]
@@ -190,14 +179,12 @@ class Plan:
         return f"runs of another '{changed[0]}' than this study's" if changed else ""
 
 
-def runs_of(
-    plan: Plan, best: Mapping[str, Mapping[str, Any]], seeds: Mapping[str, Sequence[int]] | None = None
-) -> Iterator[PlannedRun]:
-    """Yield the tuning runs, then the runs of each tuned arm, seed by seed. `seeds` limits the seeds of each arm."""
+def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
+    """Yield the tuning runs, then the runs of each tuned arm, seed by seed."""
     for arm in plan.trained:
         yield from plan.tuning(arm)
     for seed in plan.seeds:
         for arm in plan.trained:
-            if arm.name in best and (seeds is None or seed in seeds[arm.name]):
+            if arm.name in best:
                 yield PlannedRun(arm.name, seed, best[arm.name])
                 yield from (PlannedRun(arm.name, seed, best[arm.name], probe) for probe in plan.probes)

@@ -100,7 +100,6 @@ def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:
             "claims": [f"{claim.says} on {claim.on}" for claim in plan.claims],
             "tune": [dict(values) for values in plan.grid],
             "equal_within": dict(plan.equal_within),
-            "worth": plan.worth,
         }
         for plan in (before, after)
     ]

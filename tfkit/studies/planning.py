@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
-from tfkit.core.output import counted
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import BASELINE, STEPS, Match, Study, rises
 from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
@@ -18,7 +17,6 @@ from tfkit.studies.match import matched, start_value
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import begun, check_free
 from tfkit.studies.probing import probes_of
-from tfkit.studies.statistics import LEVEL, least_pairs
 from tfkit.studies.trial import trial
 from tfkit.training.splits import first_examples
 
@@ -106,18 +104,9 @@ class _Planner:
             for name, values in probes.items() if not arm.same_as else ():
                 at = f"study.measure[{self.study.names.index(f'probe.{name}')}]"
                 faults += self._faults(arm, {**self.start, **values}, at)
-        if self.study.worth is not None and not faults:
-            faults += self._too_few(self.plan(arms, probes, 0))
         if faults:
             raise RecipeError(by_place(faults))
         return arms, probes
-
-    def _too_few(self, plan: Plan) -> list[Fault]:
-        """Return a fault if there are too few seeds for any look to decide."""
-        least = least_pairs(LEVEL / max(1, plan.comparisons))
-        text = f"{len(plan.seeds)} seeds cannot decide any of {counted(plan.comparisons, 'comparison')}"
-        fault = self.recipe.fault("study.seeds.up_to", f"{text}; give {least} or more")
-        return [fault] if least > len(plan.seeds) else []
 
     def plan(self, arms: Sequence[Arm], probes: Mapping[str, Mapping[str, Any]], steps: int) -> Plan:
         """Return the plan without its budgets, digests and changes."""
@@ -127,7 +116,6 @@ class _Planner:
             identity=identity(self.baseline, study.match),
             arms=tuple(arms),
             seeds=study.seed_list,
-            worth=study.worth,
             grid=self.grid,
             measure=study.names,
             probes=probes,

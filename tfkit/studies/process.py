@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
+import runpy
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from multiprocessing import get_context, resource_tracker
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 from tfkit.core.errors import RunError
 from tfkit.recipe.text.node import shorten
 from tfkit.storage.files import read_text
 from tfkit.studies.arms import StudySource, texts_of
-from tfkit.studies.warm import BEGAN
 
-PARENT = (sys.executable, "-m", "tfkit.studies.warm")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+INTERRUPTED = 130  # exit status
+# forked from a process that has imported what trainings need, which is safe on Linux only
+CONTEXT = get_context("forkserver" if sys.platform == "linux" else "spawn")
+PRELOADED = [
+    *("click", "tfkit.run", "tfkit.reports.counts", "tfkit.studies.process", "torch._dynamo"),
+    *("matplotlib.figure", "matplotlib.backends.backend_svg"),  # skipped if missing
+]
 
 
 def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str, Any], out: Path) -> list[str]:
@@ -37,176 +39,68 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
     return [*words, *(["--trust"] if source.trust else []), "--out", str(out), "--resume"]
 
 
-class Job(Protocol):
-    """Started training."""
+class Job:
+    """A command of tfkit in a process of its own, with its output in `log`."""
 
-    problem: str  # reason if the job was lost, else empty
+    def __init__(self, words: Sequence[str], log: Path, threads: int | None = None) -> None:
+        environment = {**os.environ, **({} if threads is None else dict.fromkeys(THREADS, str(threads)))}
+        self._process = CONTEXT.Process(target=_run, args=(list(words), log.absolute(), environment, threads))
+
+    def start(self) -> None:
+        """Start the process. A SIGINT is kept until it can be handled; the script of the caller is not imported."""
+        CONTEXT.set_forkserver_preload(PRELOADED)
+        resource_tracker.ensure_running()  # which would unblock SIGINT
+        caller, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        _keep_interrupts(True)
+        try:
+            self._process.start()
+        finally:
+            sys.modules["__main__"] = caller
+            _keep_interrupts(False)
 
     def poll(self) -> int | None:
         """Return the exit status, negative after a signal; None while running."""
+        return self._process.exitcode
 
     def wait(self) -> int:
         """Wait for the end and return the exit status."""
+        self._process.join()
+        return self._process.exitcode or 0
 
-    def interrupt(self) -> None:
-        """Send SIGINT, which makes the training save and stop. Do nothing if it has ended."""
-
-
-@dataclass
-class LocalJob:
-    """A run in a local process."""
-
-    process: subprocess.Popen[bytes]
-    problem: str = ""
-
-    def poll(self) -> int | None:
-        return self.process.poll()
-
-    def wait(self) -> int:
-        return self.process.wait()
-
-    def interrupt(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGINT)
-
-
-class Here:
-    """Launcher of runs on this machine. On Linux, runs are forked from a warm parent."""
-
-    def __init__(self) -> None:
-        self._parent: ForkServer | None = None
-
-    def start(self, words: Sequence[str], log: Path, threads: int | None) -> Job:
-        if not can_fork():
-            return LocalJob(started(words, log, threads))
-        if self._parent is None:
-            self._parent = ForkServer(threads)
-        return ForkedJob(self._parent, self._parent.start(words, log), words, log)
-
-    def close(self) -> None:
-        if self._parent is not None:
-            self._parent.close()
-
-
-def can_fork() -> bool:
-    """True if runs can be forked from a warm parent, which is only done on Linux."""
-    return sys.platform == "linux"
-
-
-class ForkServer:
-    """Client of the warm parent (studies/warm.py), with the jobs that have started and ended."""
-
-    def __init__(self, threads: int | None) -> None:
-        self.threads = threads
-        self.process = subprocess.Popen(
-            PARENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(threads),
-            start_new_session=True,
-        )
-        self.is_lost = False
-        self.began: dict[int, int] = {}  # job -> process
-        self.ended: dict[int, int] = {}  # job -> exit status
-        self._jobs, self._rest = 0, b""
-
-    def start(self, words: Sequence[str], log: Path) -> int:
-        """Request a run and return its job number."""
-        self._jobs += 1
-        self.request({"job": self._jobs, "words": list(words), "log": str(log.absolute())})
-        return self._jobs
-
-    def request(self, request: Mapping[str, object]) -> None:
-        """Send a request. A request without a command line interrupts its job."""
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Send a signal; SIGINT makes a training save and stop. Do nothing if it has not begun or has ended."""
+        if self._process.pid is None or self.poll() is not None:
+            return
         try:
-            if self.process.stdin is not None:
-                self.process.stdin.write(json.dumps(request).encode() + b"\n")
-                self.process.stdin.flush()
-        except OSError:
-            self.is_lost = True
-
-    def read(self, seconds: float = 0.0) -> None:
-        """Read all pending answers. Wait up to `seconds` for the first answer."""
-        pipe = self.process.stdout
-        while pipe is not None and not self.is_lost and select.select([pipe], [], [], seconds)[0]:
-            block = os.read(pipe.fileno(), 65536)
-            self.is_lost = not block
-            *lines, self._rest = (self._rest + block).split(b"\n")
-            for what, job, number in (line.decode().split() for line in lines):
-                (self.began if what == BEGAN else self.ended)[int(job)] = int(number)
-            seconds = 0.0
-
-    def close(self) -> None:
-        """Stop the parent. Running trainings continue."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self.process.wait()
+            getattr(os, "killpg", os.kill)(self._process.pid, number)
+        except ProcessLookupError:  # its group is not made yet
+            os.kill(self._process.pid, number)
 
 
-@dataclass
-class ForkedJob:
-    """A run forked from a warm parent, or started as a new process if the parent dies before forking it."""
+def _run(words: list[str], log: Path, environment: Mapping[str, str], threads: int | None) -> None:
+    """Run a command line as `python -m tfkit` does, in a process group and with an output of its own."""
+    if hasattr(os, "setsid"):  # not on Windows
+        os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.environ.update(environment)
+    if threads is not None:
+        import torch
 
-    parent: ForkServer
-    job: int
-    words: Sequence[str]
-    log: Path
-    problem: str = ""
-    cold: LocalJob | None = None
-
-    def poll(self) -> int | None:
-        return self._status(0.0)
-
-    def wait(self) -> int:
-        while (status := self._status(0.5)) is None:
-            pass
-        return status
-
-    def interrupt(self) -> None:
-        if self.cold is not None:
-            self.cold.interrupt()
-        elif not self.parent.is_lost:
-            self.parent.request({"job": self.job})
-        elif self.poll() is None:
-            os.killpg(self.parent.began[self.job], signal.SIGINT)
-
-    def _status(self, seconds: float) -> int | None:
-        if self.job in self.parent.ended:
-            return self.parent.ended[self.job]
-        self.parent.read(seconds)
-        if not self.parent.is_lost or self.job in self.parent.ended:
-            return self.parent.ended.get(self.job)
-        if self.job not in self.parent.began:
-            if self.cold is None:
-                self.cold = LocalJob(started(self.words, self.log, self.parent.threads))
-            return self.cold.poll()
-        time.sleep(seconds)
-        try:
-            os.kill(self.parent.began[self.job], 0)
-        except ProcessLookupError:  # the exit status is unknown; the state of the run is read from its folder
-            self.parent.ended[self.job] = 1
-        return self.parent.ended.get(self.job)
+        torch.set_num_threads(threads)
+    sys.argv[1:] = words
+    try:
+        _keep_interrupts(False)
+        runpy.run_module("tfkit", run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
-def environment(threads: int | None) -> dict[str, str]:
-    """Return the environment variables of a run's process."""
-    return {**os.environ, **({} if threads is None else dict.fromkeys(THREADS, str(threads)))}
-
-
-def started(words: Sequence[str], log: Path, threads: int | None = None) -> subprocess.Popen[bytes]:
-    """Start the command in its own process group with its output in `log`."""
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tfkit", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=environment(threads),
-            start_new_session=True,
-        )
+def _keep_interrupts(keep: bool) -> None:
+    """Keep each SIGINT pending, in the processes started meanwhile too, or handle it again."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK if keep else signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def failure(log: Path) -> str:

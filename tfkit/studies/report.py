@@ -12,7 +12,7 @@ from tfkit.studies.page import PageSection, ReportFiles, lists
 from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
-from tfkit.studies.statistics import LEVEL, MOST_SEEDS, PRIOR, Comparison
+from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
 from tfkit.studies.tradeoffs import COSTS, cost_of
 from tfkit.studies.wording import KINDS, answer, difference, latex_table, meaning, number, with_spread
 
@@ -32,10 +32,6 @@ FIXED = (
     "(F tests), and is the pair's own otherwise. With fewer than 5 seeds the F tests miss a spread that is several "
     "times that of the others, and such a variant is called different in more than "
     f"{LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the t test"
-)
-LOOKS = (
-    "p is that of a sequential test, the likelihood ratio of Student's t mixed over differences with a variance of "
-    f"{PRIOR:g} (Robbins 1970, Lai 1976). It holds after any number of seeds,"
 )
 POWERED = (
     "80 % power from: the smallest difference that would be found with a probability of 80 %; seeds needed: the number "
@@ -95,12 +91,6 @@ class StudyReport(ReportFiles):
         yield from (answer(self.results, measure) for measure in noisy[:1])
         yield from [meaning(self.results)] * bool(noisy)
         yield self.summary()
-        if self.results.worth is not None:
-            yield (
-                f"Looks after each seed: a variant stops when it is better or worse on {self.results.measure[0]}, or "
-                f"when its difference is surely smaller than {self.results.worth:g}, which is not worth more runs. A "
-                "run that diverged stops its variant without a verdict."
-            )
 
     def sections(self) -> Iterator[PageSection]:
         """Yield the sections of the page: a forest plot and table for each measure, then what explains them."""
@@ -193,12 +183,12 @@ class StudyReport(ReportFiles):
         holm = f"after Holm's correction over all {self.results.tested} comparisons here (Holm 1979). "
         return (
             "Each variant is compared with the baseline run by run: the same seed has the same order of data. The "
-            f"difference is the mean over pairs. {FIXED if self.results.worth is None else LOOKS} {holm}Better or "
+            f"difference is the mean over pairs. {FIXED} {holm}Better or "
             f"worse: p is below {LEVEL}. Within the noise: it is not. Equal: the whole interval lies within the margin "
             "that the study sets. The intervals hold at once with 95 % (Bonferroni), and end "
             "at 0 where a later step of Holm's procedure excludes it. The standard deviation of the differences is at "
             "least a step of the measure: one example of an accuracy, or half a unit of the last printed digit. "
-            f"{POWERED + RANKED if self.results.worth is None else ''}Verdicts are given when all planned runs have "
+            f"{POWERED}{RANKED}Verdicts are given when all planned runs have "
             "ended, and not on runs whose files were altered. A claim is held or not held where its comparison is "
             "beyond the noise, and open otherwise."
         )

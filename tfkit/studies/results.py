@@ -121,7 +121,6 @@ class Results:
     altered: Mapping[str, str] = field(default_factory=dict)  # reasons why files are not trusted, by run
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
-    worth: float | None = None  # equivalence margin of the first measure in a sequential study
 
     @property
     def at_the_edge(self) -> dict[str, str]:
@@ -179,7 +178,6 @@ class Results:
             "plan_changed": list(self.changed),
             "tune": {key: list(values) for key, values in self.tune.items()},
             "at_the_edge": self.at_the_edge,
-            "worth": self.worth,
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -214,7 +212,6 @@ class StudyContext:
     changed: tuple[str, ...] = ()
     planned: bool = False  # verdicts wait for all runs
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
-    worth: float | None = None  # equivalence margin of the first measure in a sequential study
 
 
 def results_of(
@@ -248,7 +245,6 @@ def results_of(
         context.altered,
         context.changed,
         context.tune,
-        context.worth,
     )
 
 
@@ -272,11 +268,11 @@ class Table:
         cells = [cell for arm in arms for cell in arm.cells if measure in cell.scores]
         examples = min((cell.examples_of(measure) for cell in cells), default=0)
         step = step_of(measure, [cell.scores[measure] for cell in cells], examples)
-        pool, looks = None, context.worth is not None
-        if len(seeds) > 1 and len(whole) > 1 and not looks:
+        pool = None
+        if len(seeds) > 1 and len(whole) > 1:
             matrix = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
             pool = pooled(matrix, max(step, half_digit(float(np.abs(matrix).max()))))
-        scale = Scale(step, measure in rising, context.equal_within.get(measure), looks)
+        scale = Scale(step, measure in rising, context.equal_within.get(measure))
         ended = all(cell.state in (*LOST, "done", "altered") for arm in arms for cell in arm.cells)
         problem = "" if ended or not context.planned else UNFINISHED
         return cls({arm.name: arm for arm in arms}, measure, scale, pool, whole, problem)
@@ -284,9 +280,6 @@ class Table:
     def compared(self, name: str, against: str) -> Comparison:
         """Compare two arms."""
         arm, other = self.arms[name], self.arms[against]
-        if self.scale.looks:  # the seeds before one of the two was decided
-            seeds = {cell.seed for cell in arm.cells} & {cell.seed for cell in other.cells}
-            arm, other = (replace(one, cells=tuple(c for c in one.cells if c.seed in seeds)) for one in (arm, other))
         pool = self.pool
         if pool is not None:
             places = [self.pool_arms.index(one) if one in self.pool_arms else None for one in (name, against)]
@@ -327,9 +320,8 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     """
     failed = _known_failures(folder) if failed is None else failed
     arms, altered = arm_results(plan, folder, failed)
-    margins = {**plan.equal_within, **({} if plan.worth is None else {plan.measure[0]: plan.worth})}
     context = StudyContext(
-        plan.name, plan.about, plan.claims, margins, failed, altered, plan.changed, True, plan.tune, plan.worth
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
     )
     return results_of(context, arms, plan.measure, plan.rising)
 
@@ -337,13 +329,13 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
 def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
     """Return the results of each arm, and the reasons why files are not trusted, by run."""
     board = Board(plan, folder)
-    best, seeds = board.best(), board.seeds()
+    best = board.best()
     altered: dict[str, str] = {}
     arms = []
     for arm in plan.arms:
         own = plan.arm(arm.name)
         tuned = best.get(own.name, plan.grid[0])
-        runs = [PlannedRun(own.name, seed, tuned) for seed in seeds[own.name]]
+        runs = [PlannedRun(own.name, seed, tuned) for seed in plan.seeds]
         tuning = {run.name: board.altered(run) for run in plan.tuning(own)} if len(plan.grid) > 1 else {}
         altered |= {name: why for name, why in tuning.items() if why}
         made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])

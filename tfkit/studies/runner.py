@@ -18,12 +18,11 @@ from tfkit.studies.digest import unchanged
 from tfkit.studies.keeping import reduce
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
-from tfkit.studies.process import Here, Job, command_of, failure
+from tfkit.studies.process import INTERRUPTED, Job, command_of, failure
 from tfkit.training.folder import RUN
 
 LOGS = "logs"
 POLL = 0.2  # seconds
-INTERRUPTED = 130
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -77,7 +76,6 @@ class Runner:
 
     def __init__(self, source: StudySource, plan: Plan, folder: Path, jobs: int = 1) -> None:
         self.source, self.folder = source, folder
-        self.launcher = Here()
         self.board = Board(plan, folder)
         self.progress = StudyProgress(self.board, jobs=jobs)
         self.threads = max(1, int(machine()["cores"]) // jobs) if jobs > 1 else None
@@ -99,7 +97,6 @@ class Runner:
             for worker in list(self.progress.workers):
                 worker.job.wait()
                 self._ended(worker)
-            self.launcher.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
             show(self.progress)
@@ -159,7 +156,11 @@ class Runner:
         words = command_of(self.source, arm.variants, self.board.plan.values(run), self.board.run_folder(run).path)
         log = self.folder / LOGS / f"{run.name}.txt"
         log.write_bytes(b"")
-        self.progress.workers.append(Worker(run, self.launcher.start(words, log, self.threads), claim))
+        job = Job(words, log, self.threads)
+        self.progress.workers.append(Worker(run, job, claim))
+        job.start()
+        if self._stopping:  # since it was about to start
+            job.stop()
 
     def _ended(self, worker: Worker) -> None:
         """Record an ended job: its run is done, diverged or failed."""
@@ -183,7 +184,7 @@ class Runner:
         elif is_trained(self.board.run_folder(run).path):  # a process left by a killed study may have locked it first
             self._report_waiting(run, held_by(self.board.run_folder(run).path))
         elif not self._stopping or worker.job.wait() not in (INTERRUPTED, -signal.SIGINT):
-            self._fail(run, worker.job.problem or self._why(run, worker.job.wait()))
+            self._fail(run, self._why(run, worker.job.wait()))
 
     def _reduce(self, run: PlannedRun) -> None:
         """Delete the files of a finished run that the study does not keep."""
@@ -211,7 +212,7 @@ class Runner:
     def _interrupt(self) -> None:
         """Interrupt the running trainings, which save and stop."""
         for worker in self.progress.workers:
-            worker.job.interrupt()
+            worker.job.stop()
 
 
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +21,6 @@ from tfkit.recipe.settings.study import COSTS
 DIGITS = 4  # significant digits of a printed score
 LEVEL = 0.05  # family-wise error of a study
 POWER = 0.8
-PRIOR = 2.0  # prior variance of the standardized difference in the sequential test
 EQUAL = 1e-9  # relative rounding tolerance
 POINTS = 400  # number of points in the numerical integration of power
 MOST_SEEDS = 1000  # largest number of seeds considered in power calculations
@@ -60,15 +58,11 @@ class Pool:
 
 @dataclass(frozen=True)
 class Scale:
-    """Properties of a measure: its resolution (smallest step between scores), direction and equivalence margin.
-
-    `looks` is True for a study that looks at its results after each seed.
-    """
+    """Properties of a measure: its resolution (smallest step between scores), direction and equivalence margin."""
 
     step: float = 0.0
     rising: bool = False
     margin: float | None = None
-    looks: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,6 @@ class Comparison:
     high: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    anytime: bool = False  # p and interval are valid at any number of pairs
     by_rank: bool = False
     ahead: bool = False  # by_rank: the arm has the better mean rank
     seen: float | None = None
@@ -215,8 +208,6 @@ def compared(
     lost = [sum(value is None for value in side.values()) for side in (values, reference)]
     result = Comparison(arm, against, measure, len(seeds), len(values), diverged=lost[0], diverged_against=lost[1])
     result = replace(result, margin=scale.margin, mean=float(differences.mean()) if seeds else None)
-    if any(lost) and scale.looks:  # the rank sum test needs a fixed number of runs
-        return result
     if any(lost):
         p, ahead = rank_sum_test(list(values.values()), list(reference.values()), scale.rising)
         return replace(result, by_rank=True, p=p, ahead=ahead)
@@ -225,40 +216,12 @@ def compared(
     largest = max(abs(float(side[seed] or 0.0)) for side in (values, reference) for seed in seeds)
     fits = pool is not None and bool(pool.fits.all())
     error, freedom, is_pooled = standard_error(differences, pool, fits, max(scale.step, half_digit(largest)))
-    if scale.looks and error > 0:
-        p = float(anytime_p(result.mean or 0.0, float(error), len(seeds)))
-        return replace(result, error=float(error), freedom=len(seeds) - 1, p=p, anytime=True)
     unknown = pool is None or math.sqrt(pool.variance) <= EQUAL * largest
     if unknown and float(np.ptp(differences)) <= EQUAL * largest:
         return replace(result, error=float(error), freedom=int(freedom))
     p = float(two_sided(result.mean, error, freedom))
     share = round(int(freedom) / (len(seeds) - 1)) + 1 if bool(is_pooled) else 0
     return replace(result, error=float(error), freedom=int(freedom), pooled=share, p=p)
-
-
-def anytime_p(mean: Array | float, error: Array | float, pairs: int) -> Array:
-    """Return a p-value for a true mean of 0 that is valid at any number of pairs.
-
-    It is the reciprocal of the likelihood ratio of Student's t under a mixture of differences with variance PRIOR
-    (Robbins 1970, Lai 1976). Without a difference, the probability that it ever falls below a level is at most that
-    level.
-    """
-    wide, squared = 1 + PRIOR * pairs, np.asarray((mean / error) ** 2 / (pairs - 1))
-    ratio = pairs / 2 * (np.log1p(squared) - np.log1p(squared / wide)) - 0.5 * math.log(wide)
-    p: Array = np.exp(-np.maximum(ratio, 0.0))
-    return p
-
-
-def anytime_reach(error: Array | float, pairs: int, level: float) -> Array | float:
-    """Return the half-width of the interval of means that `anytime_p` does not reject; infinity for few pairs."""
-    wide = 1 + PRIOR * pairs
-    ratio = (math.sqrt(wide) / level) ** (2 / pairs)
-    return math.inf if ratio >= wide else error * math.sqrt((pairs - 1) * (ratio - 1) / (1 - ratio / wide))
-
-
-def least_pairs(level: float) -> int:
-    """Return the number of pairs with which `anytime_p` can fall below the level."""
-    return next(pairs for pairs in count(2) if float(anytime_reach(1.0, pairs, level)) < math.inf)
 
 
 def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
@@ -304,16 +267,6 @@ def step_of(measure: str, scores: Sequence[float], examples: int) -> float:
     return 0.0 if measure.endswith(".loss") or measure in COSTS else score_step(scores, examples)
 
 
-def is_decided(one: Comparison, tests: int) -> bool:
-    """True if a comparison, one of `tests`, is better, worse, or surely within its margin."""
-    if one.p is None:
-        return False
-    bounds = _with_interval(one, LEVEL / tests)
-    if bounds.low is None or bounds.high is None:
-        return False
-    return not bounds.low <= 0 <= bounds.high or max(-bounds.low, bounds.high) <= (one.margin or 0.0)
-
-
 def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Comparison]:
     """Apply Holm's correction over all comparisons; add intervals, power and verdicts.
 
@@ -328,8 +281,7 @@ def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Com
             ahead = (one.mean > 0) == rises
         one = replace(one, p_holm=p, better=ahead if p is not None and p < LEVEL else None)
         if p is not None and not one.by_rank:
-            one = _with_interval(one, LEVEL / tests)
-            one = one if one.anytime else _with_power(one, LEVEL / tests)
+            one = _with_power(_with_interval(one, LEVEL / tests), LEVEL / tests)
         judgements.append(replace(one, verdict=_verdict(one)))
     return judgements
 
@@ -368,13 +320,8 @@ def _verdict(one: Comparison) -> Verdict:
 def _with_interval(one: Comparison, level: float) -> Comparison:
     """Add the interval at this level. It ends at 0 if 0 is only excluded by a later step of Holm's procedure."""
     mean, error = one.mean or 0.0, one.error or 0.0
-    if one.anytime:
-        reach = float(anytime_reach(error, one.n, level))
-    else:
-        reach = float(_scipy_stats().t.isf(level / 2, one.freedom)) * error
+    reach = float(_scipy_stats().t.isf(level / 2, one.freedom)) * error
     low, high = mean - reach, mean + reach
-    if math.isinf(reach):
-        return one
     if one.better is not None:
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
     return replace(one, low=low, high=high)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import tempfile
@@ -20,7 +19,7 @@ from tfkit.core.bounds import COUNT
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_bytes
 from tfkit.studies.arms import Arm, StudySource
-from tfkit.studies.process import command_of, failure, started
+from tfkit.studies.process import Job, command_of, failure
 from tfkit.training.folder import METRICS, RunFolder
 from tfkit.training.history import read_history
 from tfkit.training.metrics_log import good_lines
@@ -54,13 +53,13 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()
-        process = started(command_of(source, arm.variants, values, out), log)
+        job = Job(command_of(source, arm.variants, values, out), log)
         before = {number: signal.signal(number, _stop) for number in SIGNALS}
         try:
-            status = process.wait()
+            job.start()
+            status = job.wait()
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # the trial folder is deleted
-            process.wait()
+            job.stop(signal.SIGKILL)  # the trial folder is deleted
             raise
         finally:
             for number, handler in before.items():

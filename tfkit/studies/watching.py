@@ -111,6 +111,5 @@ def summary(progress: StudyProgress) -> str:
     """Count the done, running and failed runs."""
     states = [progress.board.state(run) for run in progress.runs]
     ended = sum(state != "waiting" for state in states)
-    most = "" if progress.plan.worth is None else "at most "
-    text = f"{ended} of {most}{progress.plan.most_runs} done, {len(progress.workers)} running"
+    text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"
     return text + (f", {len(progress.failed)} failed" if progress.failed else "")

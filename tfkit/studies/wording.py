@@ -56,10 +56,11 @@ def meaning(results: Results) -> str:
     """Define "better" for these results: the direction of each measure, and the test."""
     noisy = [name for name in results.measure if name not in EXACT]
     aims = [f"{'higher' if name in results.rising else 'lower'} {name}" for name in noisy]
-    by = "a sequential test" if results.worth is not None else "the paired t test"
     tests = f"all {results.tested} comparisons" if results.tested > 1 else "the only comparison"
     holm = f" after Holm's correction over {tests}" if results.tested > 1 else ""
-    return f"Better means {' or '.join(aims)} beyond the noise of the seeds: p below {LEVEL} by {by}{holm}."
+    return (
+        f"Better means {' or '.join(aims)} beyond the noise of the seeds: p below {LEVEL} by the paired t test{holm}."
+    )
 
 
 def answer(results: Results, measure: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.component import Problem
@@ -119,18 +119,8 @@ class ProbeMeasure(Section):
         return f"probe.{self.corpus}"
 
 
-class Looks(Section):
-    """Sequential seeds: a variant gets no more seeds once its difference from the baseline is decided."""
-
-    up_to: int = Field(ge=2, le=SEEDS.most, description="maximum number of seeds per variant")
-    worth: PositiveFloat = Field(
-        description="equivalence margin of the first measure: a difference confidently below it counts as decided"
-    )
-
-
 Seeds = (
     Annotated[int, Field(ge=1, le=SEEDS.most)]
-    | Looks
     | Annotated[tuple[Seed, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=SEEDS.most)]
 )
 Keep = Literal["scores", "weights", "all"]
@@ -148,8 +138,7 @@ class Study(Section):
     )
     seeds: Seeds = Field(
         3,
-        description="number of seeds per variant, a list of seeds, or {up_to: 20, worth: 0.01}: add seeds until each "
-        "variant is confidently better, worse, or less than worth away from the baseline",
+        description="number of seeds per variant, or a list of seeds",
     )
     match: Match | None = Field(None, description="quantity to equalize between each variant and the baseline")
     tune: dict[str, Values] = Field(
@@ -172,6 +161,13 @@ class Study(Section):
         description="files kept of each finished run; scores: no weights or checkpoints; weights: no checkpoints",
     )
 
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _fixed(cls, seeds: Any) -> Any:
+        if isinstance(seeds, dict):
+            raise ValueError("seeds that depend on results were removed; give a number of seeds")
+        return seeds
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the measures; the first is used for tuning."""
@@ -184,14 +180,8 @@ class Study(Section):
 
     @property
     def seed_list(self) -> tuple[int, ...]:
-        """All seeds that may be used."""
-        count = self.seeds.up_to if isinstance(self.seeds, Looks) else self.seeds
-        return tuple(range(count)) if isinstance(count, int) else count
-
-    @property
-    def worth(self) -> float | None:
-        """Equivalence margin of a study with sequential seeds; None if the seeds are fixed."""
-        return self.seeds.worth if isinstance(self.seeds, Looks) else None
+        """The seeds of each variant."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     @property
     def base_variants(self) -> tuple[str, ...]:
@@ -282,18 +272,6 @@ def _measure_problems(study: Study, measures: Sequence[str]) -> Iterator[Problem
         yield Problem("", "the first measure cannot be a probe; put a score or cost of the runs first", at=FIRST)
     if len(set(study.names)) < len(study.names):
         yield Problem("measure", "contains a measure twice", at="study")
-    if study.worth is not None and study.names[0] in COSTS[3:]:
-        yield Problem(
-            "",
-            f"'{study.names[0]}' does not depend on the seed; put another measure first, or set a number of seeds",
-            at=FIRST,
-        )
-    if study.worth is not None and study.names[0] in study.equal_within:
-        yield Problem(
-            study.names[0],
-            "study.seeds.worth already sets the margin of this measure; remove one of the two",
-            at="study.equal_within",
-        )
     for name in study.equal_within:
         if name not in study.names:
             text = f"'{name}' is not measured; add it to study.measure"
