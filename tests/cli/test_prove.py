@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tfkit.cli import prove
 from tfkit.cli.main import main
-from tfkit.contracts import proving, proving_training
+from tfkit.contracts import proving, saving
 from tfkit.contracts.proving import Promise
 from tfkit.models import ModelOutput, build_model
 from tfkit.recipe.load import load_recipe
@@ -87,10 +87,10 @@ def _mean_of_means(*args: Any, **more: Any) -> Any:
 @pytest.mark.parametrize(
     ("promise", "place", "name", "wrong"),
     [
-        ("saved = loaded", proving, "load_weights", lambda *_: None),
+        ("saved = loaded", saving, "load_weights", lambda *_: None),
         ("resumed = unbroken", checkpoint, "load_weights", lambda *_: None),
-        ("accumulated = one batch", proving_training, "accumulate", _mean_of_means),
-        ("bfloat16 near float32", proving_training, "ROUNDED", 1e-9),
+        ("accumulated = one batch", proving, "accumulate", _mean_of_means),
+        ("bfloat16 near float32", proving, "ROUNDED", 1e-9),
     ],
 )
 def test_a_promise_breaks(

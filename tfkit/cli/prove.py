@@ -47,20 +47,15 @@ def command(context: click.Context, run: str, as_json: bool, reading: ReadOption
 
 def _promises(run: Run) -> Iterator[Promise]:
     """Measure all promises. Raise RunError or DataError if the data of the run cannot be read."""
-    from tfkit.contracts.proving import NotApplicable, model_promises, proved, random_texts
-    from tfkit.contracts.proving_training import task_texts, training_promises
+    from tfkit.contracts.proving import NotApplicable, promises, proved
     from tfkit.interop.huggingface.verifying import TOLERANCE
 
-    has_data = run.recipe.data is not None and run.recipe.objective is not None
-
     def task() -> Task:
-        if not has_data:
+        if run.recipe.data is None or run.recipe.objective is None:
             raise NotApplicable("the run has no data")
         return run.task(EXAMPLES)
 
-    texts = task_texts(task()) if has_data else random_texts(run.model)
-    yield from model_promises(run.model, lambda: texts)
-    yield from training_promises(task)
+    yield from promises(run.model, task)
     yield proved("exported = own", TOLERANCE, lambda: _exported(run))
 
 

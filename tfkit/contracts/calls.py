@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from tfkit.contracts.cases import Case, blueprint, load
 from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import VOCABULARY
+from tfkit.core.blueprint import Blueprint
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 
@@ -21,9 +23,26 @@ PAD = 0
 Arguments = dict[str, Any]  # of a model call, by name
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trained(Case):
+    """A given float64 model in place of a small one; it promises what all its parts declare."""
+
+    made: Model
+
+    @property
+    def blueprint(self) -> Blueprint:
+        return self.made.blueprint
+
+    def lacking(self, capability: str) -> list[str]:
+        """Return the parts that do not declare `capability`."""
+        return [name for plan in self.blueprint.stacks() for name in plan.without(capability)]
+
+
 @cache
 def model(case: Case, dtype: torch.dtype = torch.float64, num_layers: int = 2) -> Model:
     """Return the model of the case in eval mode, with noise on every weight, since zeros could hide errors."""
+    if isinstance(case, Trained):
+        return case.made
     made = build_model(blueprint(case, num_layers), seed=1)
     if dtype != torch.float32:
         made.load_state_dict(model(case, torch.float32, num_layers).state_dict())
@@ -64,7 +83,7 @@ def tokens(batch: int, time: int, seed: int = 0) -> Tensor:
 def changed(ids: Tensor, place: int) -> Tensor:
     """Return a copy of the ids with a different token at index `place`."""
     out = ids.clone()
-    out[:, place] = out[:, place] % (VOCABULARY - 1) + 1
+    out[:, place] += torch.where(out[:, place] > 1, -1, 1)
     return out
 
 
@@ -131,6 +150,7 @@ def run(
     shift: Tensor | None = None,
     source: Tensor | None = None,
     source_real: Tensor | None = None,
+    source_shift: Tensor | None = None,
     on: Any = None,
     **more: Any,
 ) -> dict[str, Tensor]:
@@ -140,15 +160,16 @@ def run(
     """
     called = on if on is not None else model(case)
     state = more.get("state")
-    past = 0 if state is None else state.length
-    shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
-    arguments: dict[str, object] = {**special(case.needs, ids, past, shift), **more}
+    past = 0 if state is None or case.pair else state.length
     if case.pair:
         source = tokens(1, SOURCE, seed=9).expand(ids.shape[0], -1) if source is None else source
-        arguments |= {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}
+        arguments = {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}
         arguments |= {"decoder_attention_mask": real, "decoder_position_ids": positions}
+        shift = source_shift
     else:
-        arguments |= {"input_ids": ids, "attention_mask": real, "position_ids": positions}
+        arguments = {"input_ids": ids, "attention_mask": real, "position_ids": positions}
+    shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
+    arguments = {**arguments, **special(case.needs, arguments["input_ids"], past, shift), **more}
     dtype = next((weight.dtype for weight in called.parameters()), torch.float32)
     arguments = as_read(case, {name: value for name, value in arguments.items() if value is not None}, dtype)
     return outputs(case, called(**arguments))
@@ -156,8 +177,9 @@ def run(
 
 def outputs(case: Case, out: Any) -> dict[str, Tensor]:
     """Return the outputs by name; logits with one entry per row are called `pooled`."""
-    by_name = {"hidden": out.hidden}
-    if out.logits is not None:
+    by_name, head = {"hidden": out.hidden}, case.blueprint.head
+    # logits of a head on the encoder have the length of the source, not of the decoder's states
+    if out.logits is not None and not (case.pair and head is not None and head.reads == "encoder"):
         by_name["logits" if answers_tokens(case) else "pooled"] = out.logits
     return by_name
 
@@ -171,7 +193,8 @@ def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
 def answers_tokens(case: Case) -> bool:
     """True if the head has one output per token, so that its second axis grows with the length."""
     shapes = []
-    for time in (5, 6):
+    for time in (3, 4):
         with torch.no_grad():
-            shapes.append(tuple(model(case)(**arguments_of(case, tokens(2, time))).logits.shape))
-    return [shape[1:2] for shape in shapes] == [(5,), (6,)]
+            ids = torch.ones(2, time, dtype=torch.long)
+            shapes.append(tuple(model(case)(**arguments_of(case, ids)).logits.shape))
+    return [shape[1:2] for shape in shapes] == [(3,), (4,)]

@@ -101,6 +101,15 @@ def expect_equal(a: Tensor, b: Tensor, what: str, tolerance: float = EQUAL) -> N
     expect(distance <= tolerance, f"{what}: off by {distance:.1e}")
 
 
+Compared = Iterator[tuple[str, Tensor, Tensor]]  # description, actual and expected values
+
+
+def expect_all(compared: Compared, tolerance: float = EQUAL) -> None:
+    """Raise Broken unless all pairs agree within the tolerance."""
+    for what, value, expected in compared:
+        expect_equal(value, expected, what, tolerance)
+
+
 def expect_finite(tensors: Mapping[str, Tensor], what: str) -> None:
     """Raise Broken if a tensor contains NaN or infinity."""
     for name, tensor in tensors.items():

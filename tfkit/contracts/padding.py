@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from itertools import accumulate, product
 
-from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, tokens, tokenwise
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, special, tokens, tokenwise
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import expect_equal, expect_finite
+from tfkit.contracts.expect import Compared, expect_all, expect_equal, expect_finite
 from tfkit.contracts.gradients import gradients
 
 LENGTHS = (7, 4, 0, 1, 6)
 PACKED = ((4, 3, 2), (5, 4), (10,))  # text lengths in each packed row
-WIDTH = 10  # length of a packed row
 
 
 @contract("padding and other rows of a batch have no effect", "future", capability="padding", every_option=True)
@@ -20,23 +23,44 @@ WIDTH = 10  # length of a packed row
 def check_padding(case: Case) -> None:
     """Compare single rows with a batch, padded on either side with different ids."""
     rows = [tokens(1, length, seed=index)[0] for index, length in enumerate(LENGTHS)]
-    alone = [run(case, row[None]) if len(row) else {} for row in rows]
+    alone = apart(case, rows)
     whole = [tokens(1, 7, seed=seed)[0] for seed in range(3)]
     batch = run(case, torch.stack(whole))
     for index, row in enumerate(whole):
         for name, value in run(case, row[None]).items():
             expect_equal(batch[name][index : index + 1], value, f"{name} of a row in a batch instead of alone")
-    for side in ("right", "left"):
-        for fill in (PAD, 5):
-            call = padded(rows, side, fill)
-            out = run(case, **call)
-            expect_finite(out, f"a batch padded on the {side}, with an empty row")
-            for index, one in enumerate(alone):
-                kept = call["real"][index].bool()
-                for name, value in one.items():
-                    unpadded = out[name][index] if name == "pooled" else out[name][index][kept]
-                    what = f"{name} of {LENGTHS[index]} tokens, padded on the {side} with id {fill} instead of unpadded"
-                    expect_equal(unpadded, value[0], what)
+    for side, fill in product(("right", "left"), (PAD, 5)):
+        expect_all(in_a_batch(case, rows, alone, side, fill))
+
+
+Rows = Sequence[Tensor]
+
+
+def apart(case: Case, rows: Rows, sources: Rows = ()) -> list[dict[str, Tensor]]:
+    """Return the outputs of each row alone, none for an empty row."""
+    more = [{"source": source[None]} for source in sources] or [{} for _ in rows]
+    return [run(case, row[None], **own) if len(row) else {} for row, own in zip(rows, more, strict=True)]
+
+
+def in_a_batch(
+    case: Case, rows: Rows, alone: Sequence[dict[str, Tensor]], side: str, fill: int = PAD, sources: Rows = ()
+) -> Compared:
+    """Compare rows padded on a side, and their sources, with the outputs of each row alone."""
+    call = padded(rows, side, fill)
+    out = run(case, **call, **(source_of(sources, side, fill) if sources else {}))
+    expect_finite(out, f"a batch padded on the {side}, with an empty row")
+    for index, one in enumerate(alone):
+        kept = call["real"][index].bool()
+        for name, value in one.items():
+            unpadded = out[name][index] if name == "pooled" else out[name][index][kept]
+            what = f"{name} of {len(rows[index])} tokens, padded on the {side} with id {fill} instead of unpadded"
+            yield what, unpadded, value[0]
+
+
+def source_of(rows: Rows, side: str, fill: int) -> Arguments:
+    """Return the arguments of a batch of sources, padded on a side."""
+    call = padded(rows, side, fill)
+    return {"source": call["ids"], "source_real": call["real"], "source_shift": call["shift"]}
 
 
 @contract(
@@ -53,9 +77,7 @@ def check_source_padding(case: Case) -> None:
     ids = tokens(4, 5, seed=20)
     alone = [run(case, ids[index : index + 1], source=row[None]) if len(row) else {} for index, row in enumerate(rows)]
     for side in ("right", "left"):
-        call = padded(rows, side, 5)
-        more = {"source": call["ids"], "source_real": call["real"]}
-        out = run(case, ids, **more)
+        out = run(case, ids, **source_of(rows, side, 5))
         expect_finite(out, f"a source padded on the {side}, with an empty row")
         for index, one in enumerate(alone):
             for name, value in one.items():
@@ -77,30 +99,43 @@ def packs(case: Case) -> bool:
 @torch.no_grad()
 def check_packing(case: Case) -> None:
     """Compare packed texts with the same texts in separate rows."""
-    packed = [
-        [tokens(1, length, seed=10 * row + length)[0] for length in lengths] for row, lengths in enumerate(PACKED)
-    ]
-    ids = torch.stack([torch.cat([*texts, torch.full((WIDTH - sum(map(len, texts)),), PAD)]) for texts in packed])
-    segments, positions, real, marks = (torch.zeros_like(ids) for _ in range(4))
-    for row, texts in enumerate(packed):
-        start = 0
-        for number, text in enumerate(texts, start=1):
-            place = slice(start, start + len(text))
-            segments[row, place], real[row, place] = number, 1
-            positions[row, place] = torch.arange(len(text))
-            marks[row, start] = 1
-            start += len(text)
-    more = {"segment_ids": segments}
-    if "global_attention_mask" in case.needs:
-        more["global_attention_mask"] = marks
-    full = run(case, ids, real=real, positions=positions, **more)
-    for row, texts in enumerate(packed):
-        start = 0
-        for number, text in enumerate(texts, start=1):
-            for name, value in tokenwise(run(case, text[None])).items():
-                segment = full[name][row : row + 1, start : start + len(text)]
-                expect_equal(segment, value, f"{name} of segment {number} in a packed row instead of alone")
-            start += len(text)
+    expect_all(
+        packed(
+            case,
+            [
+                [tokens(1, length, seed=10 * row + length)[0] for length in lengths]
+                for row, lengths in enumerate(PACKED)
+            ],
+        )
+    )
+
+
+def packed(case: Case, rows: Sequence[Rows]) -> Compared:
+    """Compare texts that are packed into rows with each text alone."""
+    width = max(sum(map(len, texts)) for texts in rows)
+    names = ("ids", "segments", "positions", "real", *case.needs)
+    call = {name: torch.full((len(rows), width), PAD if name == "ids" else 0) for name in names}
+    places = []
+    for row, texts in enumerate(rows):
+        starts = accumulate(map(len, texts), initial=0)
+        for number, (start, text) in enumerate(zip(starts, texts, strict=False), 1):
+            place = (row, slice(start, start + len(text)))
+            time = torch.arange(len(text))
+            own = {"ids": text, "segments": number, "positions": time, "real": 1}
+            own |= special(case.needs, text[None], 0, torch.zeros(1, dtype=torch.long))
+            for name, value in own.items():
+                call[name][place] = value
+            places.append((number, text, place))
+    if call["real"].all():
+        del call["real"]  # which a model may not support
+    full = run(case, segment_ids=call.pop("segments"), **call)
+    for number, text, (row, place) in places:
+        for name, value in tokenwise(run(case, text[None])).items():
+            yield (
+                f"{name} of segment {number} in a packed row instead of alone",
+                full[name][row : row + 1, place],
+                value,
+            )
 
 
 @contract("a text of one token and fully masked rows have finite outputs", "future", every_option=True)

@@ -1,33 +1,53 @@
-"""Promises of a trained model, measured with the weights and texts of a run: `tfkit prove`.
+"""Promises of a run, measured on its own weights and texts: `tfkit prove`.
 
-Contracts test parts in small random models. The comparisons here use the model of a run, in float64 so that differences
-are not rounding errors.
+The comparisons are those of the contracts. The model is in float64, so that differences are not rounding errors.
 """
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tfkit.contracts.calls import PREFIX, padded, special
-from tfkit.contracts.expect import EQUAL, SAME, far
+from tfkit.contracts.cache import stepwise
+from tfkit.contracts.calls import PREFIX, Trained, run, tokenwise
+from tfkit.contracts.expect import EQUAL, SAME, Compared, far
+from tfkit.contracts.padding import apart, in_a_batch, packed
+from tfkit.contracts.saving import reloaded
+from tfkit.contracts.visibility import changes, earlier
 from tfkit.core.blame import shortened
 from tfkit.core.errors import TfkitError
 from tfkit.core.trees import JsonObject
-from tfkit.models import Model, build_model
-from tfkit.training.weights import Weights, load_weights
+from tfkit.models import Model, ModelOutput
+from tfkit.training.division import Division, piece_of
+from tfkit.training.feed import Made
+from tfkit.training.folder import RunFolder
+from tfkit.training.initial import freeze
+from tfkit.training.loop import Trainer
+from tfkit.training.objective import Batch
+from tfkit.training.progress import Reporter
+from tfkit.training.random_state import seeded
+from tfkit.training.setup import Task
+from tfkit.training.step import accumulate, computing
+from tfkit.training.validation import mean_loss
+from tfkit.training.weights import Weights
 
 LONGEST = 48  # maximum number of tokens used from each text
 TEXTS = 4
 RANDOM = (12, 5, 9, 7)  # lengths of random texts
 CHANGED = 8  # number of tokens that are changed, one at a time
+STEPS = 4  # number of training steps; the resumed training starts after half of them
+ROUNDED = 0.02  # tolerance for a bfloat16 loss (8 bits of precision)
+
+MakeTask = Callable[[], Task]
 
 
 class NotApplicable(Exception):
@@ -52,214 +72,214 @@ class Promise:
     def as_data(self) -> JsonObject:
         """Convert to JSON data; non-finite differences become null."""
         finite = self.value is not None and self.value < float("inf")
-        value = self.value if finite else None
-        return {**vars(self), "value": value, "holds": self.holds}
+        return {**vars(self), "value": self.value if finite else None, "holds": self.holds}
 
 
 def proved(name: str, bound: float, measure: Callable[[], float]) -> Promise:
     """Measure a promise; any exception of the model counts as a broken promise."""
     try:
-        value = measure()
+        return Promise(name, bound, measure())
     except NotApplicable as error:
         return Promise(name, bound, reason=str(error), applies=False)
     except TfkitError as error:
         return Promise(name, bound, reason=str(error))
     except Exception as error:
         return Promise(name, bound, reason=f"{type(error).__name__}: {shortened(error)}")
-    return Promise(name, bound, value)
 
 
-@dataclass(frozen=True)
-class ReadText:
+def promises(model: Model, make: MakeTask) -> Iterator[Promise]:
+    """Measure the promises of a model and of its training; `make` returns equal tasks or raises NotApplicable."""
+    try:
+        texts = task_texts(make())
+    except NotApplicable:
+        texts = random_texts(model)
+    made = copy.deepcopy(model).double().eval()
+    case = Trained("model", model.blueprint.type.part.part_name, made=made)
+    for name, bound, measure in (
+        ("packed = apart", EQUAL, packed_apart),
+        ("padded left = right", EQUAL, padded_alike),
+        ("future leak", SAME, future_leak),
+        ("cached = uncached", EQUAL, cached_alike),
+    ):
+        yield proved(name, bound, partial(on_texts, measure, case, texts))
+    yield proved("saved = loaded", 0.0, lambda: largest(Weights.of(model), Weights.of(reloaded(model))))
+    yield proved("accumulated = one batch", EQUAL, lambda: accumulated(make()))
+    yield proved("resumed = unbroken", 0.0, lambda: resumed(make))
+    yield proved("bfloat16 near float32", ROUNDED, lambda: rounded(make()))
+
+
+# --- the model
+
+
+class ReadText(NamedTuple):
     """Ids [time] for the last stack, and for an encoder-decoder also the ids of the source."""
 
     ids: Tensor
     source: Tensor | None = None
 
 
+Texts = Sequence[ReadText]
+
+
 def random_texts(model: Model) -> list[ReadText]:
     """Return texts of random ids, for a model without data."""
-    first, last = next(model.blueprint.stacks()), model.blueprint.last
     generator = torch.Generator().manual_seed(0)
-
-    def ids(length: int, vocab_size: int | None, longest: int | None) -> Tensor:
-        return torch.randint(0, vocab_size or 1, (min(length, longest or length),), generator=generator)
-
-    return [
-        ReadText(
-            ids(length, last.vocab_size, last.max_length),
-            ids(length + 1, first.vocab_size, first.max_length) if first is not last else None,
-        )
-        for length in RANDOM
+    *first, last = [
+        [
+            torch.randint(0, plan.vocab_size or 1, (min(length, plan.max_length or length),), generator=generator)
+            for length in RANDOM
+        ]
+        for plan in model.blueprint.stacks()
     ]
+    return [ReadText(*both) for both in zip(last, *first, strict=True)]
 
 
-def model_promises(model: Model, read: Callable[[], Sequence[ReadText]]) -> Iterator[Promise]:
-    """Measure the promises that need only a model and the texts that `read` returns."""
-
-    @cache
-    def subject() -> Subject:
-        if any(plan.reads_vectors for plan in model.blueprint.stacks()):
-            raise NotApplicable("the model reads vectors, but this comparison needs token ids")
-        return Subject(copy.deepcopy(model).double().eval(), read())
-
-    yield proved("packed = apart", EQUAL, lambda: subject().packed())
-    yield proved("padded left = right", EQUAL, lambda: subject().padded())
-    yield proved("future leak", SAME, lambda: subject().future())
-    yield proved("cached = uncached", EQUAL, lambda: subject().cached())
-    yield proved("saved = loaded", 0.0, lambda: saved(model))
+def task_texts(task: Task) -> list[ReadText]:
+    """Return the first training texts, prepared by the objective; none for a model that reads vectors."""
+    plan = task.model.blueprint
+    rows = [task.objective.rows.collate([item], np.random.default_rng(0)) for item in task.train.items[:TEXTS]]
+    texts = []
+    for row in rows if "input_ids" in rows[0] else []:
+        ids = row["input_ids"][0, :LONGEST]
+        last = row.get("decoder_input_ids", row["input_ids"])[0, :LONGEST]
+        texts.append(ReadText(last, ids) if plan.encoder and plan.decoder else ReadText(ids))
+    return texts
 
 
-class Subject:
-    """A float64 model, and the texts it is measured on."""
-
-    def __init__(self, model: Model, texts: Sequence[ReadText]) -> None:
-        self.model, self.texts = model, texts
-        self.stacks = list(model.blueprint.stacks())
-        self.last = model.blueprint.last
-        self.pair = len(self.stacks) == 2
-        # logits of a head on the encoder have the length of the source, not of the decoder's states
-        head = model.blueprint.head
-        self.reads_source = head is not None and self.pair and head.reads == "encoder"
-
-    @torch.no_grad()
-    def packed(self) -> float:
-        """Compare packed texts with the same texts in separate rows."""
-        if self.pair:
-            raise NotApplicable("an encoder-decoder reads one text per row")
-        if "prefix_length" in self.last.needs:
-            raise NotApplicable("a prefix applies to a whole row")
-        self._check("packing", "packed texts separate")
-        room = (self.last.max_length or LONGEST * TEXTS) // len(self.texts)
-        texts = [text.ids[:room] for text in self.texts]
-        lengths = [len(ids) for ids in texts]
-        positions = torch.cat([torch.arange(length) for length in lengths])
-        segments = torch.cat([torch.full((length,), number) for number, length in enumerate(lengths, 1)])
-        alone = [self._special(ids[None]) for ids in texts]
-        more = {name: torch.cat([one[name] for one in alone], dim=1) for name in alone[0]}
-        whole = self._outputs(
-            {
-                "input_ids": torch.cat(texts)[None],
-                "position_ids": positions[None],
-                "segment_ids": segments[None],
-                **more,
-            }
-        )
-        worst, start = 0.0, 0
-        for ids, inputs in zip(texts, alone, strict=True):
-            end = start + len(ids)
-            out = tokenwise(self._outputs({"input_ids": ids[None], **inputs}))
-            worst = max([worst, *(far(whole[name][:, start:end], value) for name, value in out.items())])
-            start = end
-        return worst
-
-    @torch.no_grad()
-    def padded(self) -> float:
-        """Compare the outputs of real tokens with left and with right padding."""
-        self._check("padding", "padding separate")
-        left, right = (self._batch(side) for side in ("left", "right"))
-        outs = [self._outputs(call) for call, _ in (left, right)]
-        worst = 0.0
-        for name, value in outs[1].items():
-            right_value = value if name == "pooled" else value[right[1]]
-            left_value = outs[0][name] if name == "pooled" else outs[0][name][left[1]]
-            worst = max(worst, far(left_value, right_value))
-        return worst
-
-    @torch.no_grad()
-    def future(self) -> float:
-        """Change tokens one at a time and compare the outputs of earlier tokens."""
-        if not self.last.causal:
-            raise NotApplicable(f"the {self.last.side} is bidirectional")
-        opens = any(rule.part.opens for plan in self.last.layers for rule in plan.mask)
-        if opens and "prefix_length" not in self.last.needs:
-            raise NotApplicable("a mask reveals later tokens")
-        text = self._longest()
-        before = tokenwise(self._outputs(self._call(text)))
-        places = range(PREFIX if opens else 1, len(text.ids))
-        worst = 0.0
-        for place in places[:: max(1, len(places) // CHANGED)]:
-            ids = text.ids.clone()
-            ids[place] = (ids[place] + 1) % (self.last.vocab_size or 1)
-            after = self._outputs(self._call(ReadText(ids, text.source)))
-            worst = max([worst, *(far(after[name][:, :place], value[:, :place]) for name, value in before.items())])
-        return worst
-
-    @torch.no_grad()
-    def cached(self) -> float:
-        """Compare a full forward pass with cached decoding, half of the text at once and the rest token by token."""
-        if not self.model.caches:
-            lacking = self.last.without("cache")
-            raise NotApplicable(f"{lacking[0]} has no cache" if lacking else f"the {self.last.side} is bidirectional")
-        text = self._longest()
-        whole = tokenwise(self._outputs(self._call(text)))
-        half = max(len(text.ids) // 2, min(PREFIX, len(text.ids)))
-        state, steps = self.model.new_state(), []
-        for start, end in [(0, half), *((place, place + 1) for place in range(half, len(text.ids)))]:
-            call = self._call(ReadText(text.ids[start:end], text.source), past=start)
-            steps.append(tokenwise(self._outputs({**call, "state": state})))
-        return max(far(torch.cat([step[name] for step in steps], dim=1), value) for name, value in whole.items())
-
-    def _check(self, capability: str, keeps: str) -> None:
-        """Raise NotApplicable if a part does not declare the capability."""
-        lacking = [name for plan in self.stacks for name in plan.without(capability)]
-        if lacking:
-            raise NotApplicable(f"{lacking[0]} does not keep {keeps}")
-
-    def _longest(self) -> ReadText:
-        return max(self.texts, key=lambda text: len(text.ids))
-
-    def _special(self, ids: Tensor, past: int = 0, shift: Tensor | None = None) -> dict[str, Tensor]:
-        needs = frozenset(name for plan in self.stacks for name in plan.needs)
-        return special(needs, ids, past, torch.zeros(len(ids), dtype=torch.long) if shift is None else shift)
-
-    def _call(self, text: ReadText, past: int = 0) -> dict[str, object]:
-        """Return the inputs for a single text."""
-        if text.source is None:
-            return {"input_ids": text.ids[None], **self._special(text.ids[None], past)}
-        more = self._special(text.source[None])
-        return {"input_ids": text.source[None], "decoder_input_ids": text.ids[None], **more}
-
-    def _batch(self, side: str) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the inputs for all texts, padded on `side`, and the mask of real tokens in the last stack."""
-        last = padded([text.ids for text in self.texts], side, 0)
-        first = last
-        sources = [text.source for text in self.texts if text.source is not None]
-        if sources:
-            first = padded(sources, side, 0)
-        call = {"input_ids": first["ids"], "attention_mask": first["real"]}
-        if sources:
-            call |= {"decoder_input_ids": last["ids"], "decoder_attention_mask": last["real"]}
-        return call | self._special(first["ids"], shift=first["shift"]), last["real"].bool()
-
-    def _outputs(self, call: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return hidden states and logits; logits with one entry per text are called `pooled`."""
-        device = next(self.model.parameters()).device
-        on_device = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in call.items()}
-        out = self.model(**on_device)
-        outputs = {"hidden": out.hidden}
-        if out.logits is not None and not self.reads_source:
-            outputs["logits" if out.logits.dim() > 2 else "pooled"] = out.logits
-        return {name: value.cpu() for name, value in outputs.items()}
+def on_texts(measure: Callable[[Trained, Texts], float], case: Trained, texts: Texts) -> float:
+    """Measure a promise on texts, without gradients."""
+    if any(plan.reads_vectors for plan in case.blueprint.stacks()):
+        raise NotApplicable("the model reads vectors, but this comparison needs token ids")
+    with torch.no_grad():
+        return measure(case, texts)
 
 
-def tokenwise(out: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select the outputs with one entry per token."""
-    return {name: value for name, value in out.items() if name != "pooled"}
+def packed_apart(case: Trained, texts: Texts) -> float:
+    """Compare packed texts with each text alone."""
+    if case.pair:
+        raise NotApplicable("an encoder-decoder reads one text per row")
+    if "prefix_length" in case.needs:
+        raise NotApplicable("a prefix applies to a whole row")
+    _check(case, "packing", "packed texts")
+    room = (case.blueprint.last.max_length or LONGEST * TEXTS) // len(texts)
+    return worst(packed(case, [[text.ids[:room] for text in texts]]))
 
 
-def saved(model: Model) -> float:
-    """Save the weights, load them into a differently initialized model, and compare."""
-    own = Weights.of(model)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.safetensors"
-        own.save(file)
-        other = build_model(model.blueprint, dtype=next(model.parameters()).dtype, seed=99)
-        load_weights(other, file)
-    return largest(own, Weights.of(other))
+def padded_alike(case: Trained, texts: Texts) -> float:
+    """Compare texts padded on the left and on the right with each text alone."""
+    _check(case, "padding", "padding")
+    rows, sources = [text.ids for text in texts], [text.source for text in texts if text.source is not None]
+    alone = apart(case, rows, sources)
+    return max(worst(in_a_batch(case, rows, alone, side, sources=sources)) for side in ("left", "right"))
+
+
+def future_leak(case: Trained, texts: Texts) -> float:
+    """Change tokens one at a time and compare the outputs of earlier tokens."""
+    if not case.causal:
+        raise NotApplicable(f"the {case.blueprint.last.side} is bidirectional")
+    ids, more = _longest(texts)
+    places = range(PREFIX if case.opens else 1, ids.shape[1])
+    some = places[:: max(1, len(places) // CHANGED)]
+    return max((worst(earlier(case, *change)) for change in changes(case, ids, some, **more)), default=0.0)
+
+
+def cached_alike(case: Trained, texts: Texts) -> float:
+    """Compare a full forward pass with cached decoding, half of the text at once and the rest token by token."""
+    last = case.blueprint.last
+    if not last.caches:
+        lacking = last.without("cache")
+        raise NotApplicable(f"{lacking[0]} has no cache" if lacking else f"the {last.side} is bidirectional")
+    ids, more = _longest(texts)
+    half = max(ids.shape[1] // 2, min(PREFIX, ids.shape[1]))
+    steps = stepwise(case, ids, [half, *[1] * (ids.shape[1] - half)], **more)
+    return max(far(steps[name], value) for name, value in tokenwise(run(case, ids, **more)).items())
+
+
+def _check(case: Trained, capability: str, what: str) -> None:
+    """Raise NotApplicable if a part does not declare the capability."""
+    if lacking := case.lacking(capability):
+        raise NotApplicable(f"{lacking[0]} does not keep {what} separate")
+
+
+def _longest(texts: Texts) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the longest text [1 time], and its source as an argument."""
+    text = max(texts, key=lambda text: len(text.ids))
+    return text.ids[None], {} if text.source is None else {"source": text.source[None]}
+
+
+def worst(compared: Compared) -> float:
+    """Return the largest difference."""
+    return max((far(value, expected) for _, value, expected in compared), default=0.0)
 
 
 def largest(own: Weights, other: Weights) -> float:
     """Return the largest difference between tensors with equal names."""
     others = other.by_name()
-    return max((far(tensor.cpu(), others[name].cpu()) for name, tensor in own.by_name().items()), default=0.0)
+    return worst((name, tensor, others[name]) for name, tensor in own.by_name().items())
+
+
+# --- training
+
+
+def rounded(task: Task) -> float:
+    """Return the difference between the bfloat16 and float32 losses, relative to the latter if it exceeds 1."""
+    exact = mean_loss(task.model, task.train)
+    return abs(mean_loss(task.model, task.train, "bfloat16") - exact) / max(1.0, abs(exact))
+
+
+def resumed(make: MakeTask) -> float:
+    """Train without interruption and from the checkpoint after half of the steps, and compare the weights."""
+    if make().recipe.train.teacher is not None:
+        raise NotApplicable("train.teacher: training needs a second model")
+    with tempfile.TemporaryDirectory() as folder:
+        whole = _trainer(make(), Path(folder) / "whole")
+        with seeded(0):
+            whole.run()
+        again = _trainer(make(), Path(folder) / "again")
+        with seeded(1):
+            again.restore(whole.checkpoints.all()[0])
+            again.run()
+        return largest(Weights.of(whole.task.trained), Weights.of(again.task.trained))
+
+
+def _trainer(task: Task, folder: Path) -> Trainer:
+    """Return a trainer for a few steps in an empty folder, with a checkpoint after half of the steps."""
+    folder.mkdir()
+    freeze(task.model, task.settings.freeze)
+    few = {"steps": STEPS, "epochs": None, "evaluate_every": STEPS, "checkpoint_every": STEPS // 2}
+    settings = task.settings.model_copy(update={**few, "keep": "last", "patience": None})
+    task = Task(task.recipe, task.model, task.tokenizer, task.objective, settings, STEPS, task.train, None, {})
+    trainer = Trainer(task, RunFolder(folder), Reporter(False))
+    trainer.history.start(0)
+    return trainer
+
+
+def accumulated(task: Task) -> float:
+    """Compare the accumulated gradient of the halves of a batch with that of the whole batch, without dropout."""
+    model = task.model.double().eval()
+    if not task.objective.capabilities & {"likelihood", "numbers"}:
+        raise NotApplicable(f"the loss of '{task.objective.part_name}' is not a sum over targets")
+    lacking = [name for plan in model.blueprint.stacks() for name in plan.without("padding")]
+    if lacking:
+        raise NotApplicable(f"with {lacking[0]}, rows depend on the other rows of the batch")
+    count = min(len(task.train.items), TEXTS)
+    if count < 2:
+        raise NotApplicable("there is only one training row")
+    batch = task.objective.rows.collate(task.train.items[:count], np.random.default_rng(0))
+    outputs: list[ModelOutput] = []
+    watch = model.register_forward_hook(lambda _, __, out: outputs.append(out))
+    both = _gradient(task, [piece_of(batch, half, 2).batch for half in (0, 1)])
+    watch.remove()
+    if any(out.auxiliary_loss is not None for out in outputs):
+        raise NotApplicable("layers add a loss of the whole batch, such as the load balancing loss of experts")
+    return worst((name, both[name], value) for name, value in _gradient(task, [batch]).items())
+
+
+def _gradient(task: Task, batches: Sequence[Batch]) -> dict[str, Tensor]:
+    """Return the gradients of one step over the batches, by weight name."""
+    task.model.zero_grad(set_to_none=True)
+    made = (Made(0, number, [0], batch, (0, number + 1)) for number, batch in enumerate(batches))
+    division = Division(task.model, computing(task.model, task.train, "float32"))
+    sums = accumulate(division, task.train, made, len(batches), list(task.model.parameters()))
+    named = task.model.named_parameters()
+    return {name: weight.grad * sums.factor for name, weight in named if weight.grad is not None}

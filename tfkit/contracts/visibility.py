@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from tfkit.contracts.calls import changed, run, special, tokens, tokenwise
 from tfkit.contracts.cases import MIXING, Case
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, far
+from tfkit.contracts.expect import SAME, Broken, Compared, expect, expect_all, far
 from tfkit.core.capabilities import ASSUMED
 from tfkit.core.context import Span, Visibility
 from tfkit.core.inputs import Inputs
@@ -40,20 +41,31 @@ def claim(case: Case, capability: str) -> str:
 @torch.no_grad()
 def check_future(case: Case) -> None:
     """Change tokens one at a time: outputs of earlier tokens must not change, unless a mask reveals the token."""
-    ids = tokens(2, TIME)
-    before = tokenwise(run(case, ids))
-    revealed = reachable(case) if case.opens else torch.eye(TIME, dtype=torch.bool)
-    for place in range(TIME):
-        after = tokenwise(run(case, changed(ids, place)))
-        earlier = ~revealed[:place, place]
-        for name, value in before.items():
-            expect_equal(
-                after[name][:, :place][:, earlier],
-                value[:, :place][:, earlier],
-                f"{name} of a token before {place} depends on token {place}, which is in the future",
-                SAME,
-            )
+    for place, before, after in changes(case, tokens(2, TIME)):
+        expect_all(earlier(case, place, before, after), SAME)
         expect(far(after["hidden"][:, place:], before["hidden"][:, place:]) > 0, f"no output depends on token {place}")
+
+
+Outputs = dict[str, Tensor]
+
+
+def changes(
+    case: Case, ids: Tensor, places: Sequence[int] = (), **more: Tensor
+) -> Iterator[tuple[int, Outputs, Outputs]]:
+    """Change tokens one at a time, by default all; yield the place, and the outputs before and after."""
+    before = tokenwise(run(case, ids, **more))
+    for place in places or range(ids.shape[1]):
+        yield place, before, tokenwise(run(case, changed(ids, place), **more))
+
+
+def earlier(case: Case, place: int, before: Outputs, after: Outputs) -> Compared:
+    """Compare the outputs of earlier tokens that must not see a changed token."""
+    blind = torch.arange(place)
+    if case.opens:
+        blind = blind[~reachable(case, before["hidden"].shape[1])[:place, place]]
+    for name, value in before.items():
+        what = f"{name} of a token before {place} depends on token {place}, which is in the future"
+        yield what, after[name][:, blind], value[:, blind]
 
 
 @contract(
@@ -115,24 +127,22 @@ def _listed(value: object) -> list[Any]:
 
 def moved(case: Case, batch: int, least: float) -> Tensor:
     """Return [query key], True where changing a key token changes the query's hidden state by more than `least`."""
-    ids = tokens(batch, TIME)
-    before = run(case, ids)["hidden"][0]
     columns = [
-        (run(case, changed(ids, place))["hidden"][0] - before).abs().amax(dim=-1) > least for place in range(TIME)
+        (after["hidden"][0] - before["hidden"][0]).abs().amax(dim=-1) > least
+        for _, before, after in changes(case, tokens(batch, TIME))
     ]
     return torch.stack(columns, dim=1)  # [query key]
 
 
-def reachable(case: Case) -> Tensor:
+def reachable(case: Case, time: int = TIME) -> Tensor:
     """Return [query key], True where mask rules let information flow from key to query through the layers."""
-    stack, ids = case.blueprint.last, tokens(1, TIME)
+    stack, ids = case.blueprint.last, tokens(1, time)
     needed = special(case.needs, ids, 0, torch.zeros(1, dtype=torch.long))
-    reach = torch.eye(TIME, dtype=torch.bool)
+    reach = itself = torch.eye(time, dtype=torch.bool)
     for kind in stack.order:
         plan = stack.layers[kind]
         rules = [rule.build(stack.shape(plan=plan)) for rule in plan.mask]
-        dense = Visibility(rules, Span(TIME, TIME, 0, ids.device), Inputs(ids, None, **needed)).dense()
-        one = torch.ones(TIME, TIME, dtype=torch.bool) if dense is None else dense[0].expand(TIME, TIME)
-        one = one | torch.eye(TIME, dtype=torch.bool)
+        dense = Visibility(rules, Span(time, time, 0, ids.device), Inputs(ids, None, **needed)).dense()
+        one = torch.ones_like(itself) if dense is None else dense[0].expand(time, time) | itself
         reach = (one.long() @ reach.long()) > 0
     return reach
