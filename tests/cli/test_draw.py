@@ -83,21 +83,14 @@ def test_with_another_or_changes_over_it_what_differs_is_marked(here: Path) -> N
     draw("mine.yaml", "mine.yaml", "--set", "model.layer.feedforward.d_ff=24", "--out", "two.svg")
     text = (here / "two.svg").read_text(encoding="utf-8")
     check_places(text)
-    assert re.findall(r'class="changed" data-key="([^"]+)"', text) == 2 * [
-        "encoder/0/feedforward",
-        "decoder/0/feedforward",
-    ]
+    changed = re.findall(r'class="changed" data-key="([^"]+)"', text)
+    assert changed == 2 * ["encoder/0/feedforward", "decoder/0/feedforward"]
     assert "layer.feedforward.d_ff: 16 → 24" in text
     wide = draw("mine.yaml", "mine.yaml@wide")
     assert "! encoder: d_model 32" in wide and "d_model: 16 → 32" in wide
     assert draw("mine.yaml", "mine.yaml").endswith("the two architectures are equal\n")
-    learned = (
-        "translate-numbers",
-        "translate-numbers",
-        "--set",
-        "train.seed=3",
-    )  # its note names the recipe and what is set
-    assert "note: " in draw(*learned) and "! " not in draw(*learned)
+    learned = draw("translate-numbers", "translate-numbers", "--set", "train.seed=3")
+    assert "note: " in learned and "! " not in learned  # the note names the recipe and what is set
     assert "d_ff 24" in draw("mine.yaml", "--set", "model.layer.feedforward.d_ff=24")
 
 
@@ -125,8 +118,5 @@ def test_a_part_of_one_s_own_is_drawn_with_its_title_and_boxes(here: Path) -> No
     for word in ("two &lt;roads&gt;", "feedforward: two_roads", "roads 3", ">left<", ">right &amp; back<"):
         assert word in text
     assert text.index(">right &amp; back<") < text.index(">left<"), "the stream passes from the bottom to the top"
-
-
-def test_a_picture_that_is_no_texts_is_refused_by_name(here: Path) -> None:
     (here / "roads.py").write_text(PART.replace("PICTURE", '"roads"'))
     assert "picture must be a tuple of texts" in refused("mine.yaml", "--import", "roads.py")

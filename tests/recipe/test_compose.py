@@ -9,7 +9,7 @@ import pytest
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.compose import compose
-from tfkit.recipe.overlays import choices, merge, set_overlay
+from tfkit.recipe.overlays import choices, edited, merge, set_overlay, written
 from tfkit.recipe.overlays import overlaid as laid_data
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
 from tfkit.recipe.settings.study import Study
@@ -510,3 +510,26 @@ def test_wrong_overrides():
     assert len(lines) == 5
     assert all(line.startswith("<overrides>: ") for line in lines)
     assert composed({"a": {"b": 1}}, overrides={"a": {"b": None}, "c": (1, 2)}) == {"a": {"b": None}, "c": [1, 2]}
+
+
+# ---------------------------------------------------------------------------------------------------------- writing
+
+WRITTEN = {
+    "tfkit": 1,
+    "model": {"layer": {"norm": "rms_norm", "attention": HEADS}, "head": None},
+    "variants": {"it's: odd": {"model.d_model": [1, 2.5, True, "none", "1e3", "ü # x", ""]}, "empty": {}},
+    "data": {"train": {"files": [f"{'long' * 20}{number}.txt" for number in range(3)], "type": "text"}},
+}
+
+
+def test_what_is_written_reads_the_same():
+    text = written(WRITTEN)
+    assert parse(text, "<text>")[0].plain() == WRITTEN and written({}) == "{}\n"
+    for key, value, expected in (
+        ("model.layer.attention.num_heads", 4, HEADS | {"num_heads": 4}),
+        ("model.layer.attention", {"type": "linear"}, {"type": "linear"}),
+    ):
+        assert parse(edited(text, key, value), "<text>")[0].plain()["model"]["layer"]["attention"] == expected
+    for key in ("extends", "variants.wide", "model..d_model"):
+        with pytest.raises(RecipeError):
+            edited(text, key, "x")
