@@ -20,9 +20,10 @@ from tfkit.core.options import seconds_of
 from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.settings.sections import Batch
 from tfkit.storage.files import read_json, write_json
 from tfkit.training import device as device_module
-from tfkit.training.checkpoint import Checkpoints, step_of
+from tfkit.training.checkpoint import step_of
 from tfkit.training.device import check_memory, choose_device
 from tfkit.training.division import Division
 from tfkit.training.feed import Feed
@@ -36,7 +37,7 @@ from tfkit.training.step import accumulate, computing, scale_gradients, tokens_r
 from tfkit.training.validation import mean_loss
 from tfkit.training.weights import Weights
 
-from ..sampling import some
+from ..sampling import looped, some
 
 WORDS = ["one two three four", "two three", "four five six one two", "three one", "six six five", "one five two"] * 4
 LAYER = {
@@ -122,6 +123,18 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return all(torch.equal(first[name], second[name]) for name in first.keys() | second.keys())
 
 
+def kept(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return the published weights."""
+    return Weights.read(trainer.folder / "model.safetensors").by_name()
+
+
+def assert_mean(trainer: Trainer, *parts: dict[str, torch.Tensor]) -> None:
+    """Compare the published weights with the mean of others."""
+    for name, tensor in kept(trainer).items():
+        mean = sum(part[name] for part in parts) / len(parts)
+        torch.testing.assert_close(tensor, mean, rtol=0, atol=3e-7)
+
+
 def lines(trainer: Trainer) -> list[dict[str, Any]]:
     text = (trainer.folder / "metrics.jsonl").read_text()
     return [
@@ -147,10 +160,8 @@ def test_resuming_is_exact(tmp_path: Path, kind: str, stop: int) -> None:
 
 
 @pytest.mark.full
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
-    first, second = (train(tmp_path, name, recipe(tmp_path)) for name in ("a", "b"))
-    assert same(weights(first), weights(second)) and lines(first) == lines(second)
-    other = train(tmp_path, "c", recipe(tmp_path, seed=1))
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    first, other = (train(tmp_path, str(seed), recipe(tmp_path, seed=seed, steps=1)) for seed in (0, 1))
     assert not same(weights(first), weights(other))
 
 
@@ -177,7 +188,7 @@ def test_accumulated_halves_equal_the_whole(tmp_path: Path, clip: float | None) 
     halves = [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]  # of unlike numbers of targets
 
     def feed(plan: list[list[int]]) -> Feed:
-        made = Feed(task.objective, task.train.items, load_batch(), 0, torch.device("cpu"))
+        made = Feed(task.objective, task.train.items, Batch(size=100), 0, torch.device("cpu"))
         made.plan = lambda epoch: plan  # type: ignore[method-assign,assignment]
         return made
 
@@ -190,32 +201,16 @@ def test_accumulated_halves_equal_the_whole(tmp_path: Path, clip: float | None) 
         assert float(torch.nn.utils.get_total_norm(one[2])) == pytest.approx(clip, rel=1e-5)
 
 
-def load_batch() -> Any:
-    from tfkit.recipe.settings.sections import Batch
-
-    return Batch(size=100)
-
-
-def test_batches_are_pure_functions_of_their_place(tmp_path: Path) -> None:
-    feed = prepare(recipe(tmp_path, "masked_lm"), Reporter(False)).train
-    indices = feed.plan(1)[0]
-    first, second, other = feed.make(1, 0, indices), feed.make(1, 0, indices), feed.make(2, 0, indices)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert not torch.equal(first["input_ids"], other["input_ids"])
-
-
-def test_packed_batches_train(tmp_path: Path) -> None:
-    loaded = recipe(tmp_path, "causal_lm")
-    packed = load_recipe(
-        {
-            **loaded.root.plain(),
-            "data": {**loaded.root.plain()["data"], "batch": {"tokens": 48, "pack": True, "length": 16}},
-        }
-    )
-    plain = prepare(loaded, Reporter(False))
-    task = prepare(packed, Reporter(False))
-    assert task.valid is not None and plain.valid is not None
-    assert mean_loss(task.model, task.valid) == pytest.approx(mean_loss(plain.model, plain.valid), rel=1e-5)
+def test_packed_batches_train_and_are_read_without_their_padding(tmp_path: Path) -> None:
+    plain = recipe(tmp_path, "causal_lm").root.plain()
+    plain["data"]["batch"] = {"tokens": 48, "pack": True, "length": 16}
+    packed = load_recipe(plain)
+    alone, task = (prepare(loaded, Reporter(False)) for loaded in (recipe(tmp_path, "causal_lm"), packed))
+    assert task.valid is not None and alone.valid is not None
+    assert mean_loss(task.model, task.valid) == pytest.approx(mean_loss(alone.model, alone.valid), rel=1e-5)
+    batches = [(indices, task.train.make(0, number, indices)) for number, indices in enumerate(task.train.plan(0))]
+    read = sum(int(one) for indices, batch in batches for one in tokens_read(task.train, batch, indices))
+    assert read == sum(len(item["text"]) - 1 for item in task.train.items)
     assert train(tmp_path, "run", packed).progress.step == 6
 
 
@@ -260,28 +255,20 @@ def test_loss_that_is_no_number_stops_and_saves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_best_last_and_mean(tmp_path: Path) -> None:
+def test_best_last_and_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0] * 3)
-    patched = pytest.MonkeyPatch()
-    patched.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
     options: dict[str, Any] = {"evaluate_every": 2, "checkpoint_every": 2}
-    try:
-        best = train(tmp_path, "best", recipe(tmp_path, keep="best", **options))
-        last = train(tmp_path, "last", recipe(tmp_path, keep="last", **options))
-        mean = train(tmp_path, "mean", recipe(tmp_path, keep={"mean": 2}, **options))
-    finally:
-        patched.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("tfkit.training.loop.mean_loss", lambda *_: next(losses))
+        best, last, mean = (
+            train(tmp_path, str(keep), recipe(tmp_path, keep=keep, **options)) for keep in ("best", "last", {"mean": 2})
+        )
     four = train(tmp_path, "four", recipe(tmp_path, steps=4, **options))
     assert (best.progress.best, best.progress.best_step) == (1.0, 4)
-
-    def kept(trainer: Trainer) -> dict[str, torch.Tensor]:
-        return Weights.read(trainer.folder / "model.safetensors").by_name()
-
     assert same(kept(best), weights(four)) and same(kept(last), weights(last))
-    for name, tensor in kept(mean).items():
-        torch.testing.assert_close(tensor, (weights(four)[name] + weights(last)[name]) / 2, rtol=0, atol=1e-7)
-    assert [path.name for path in mean.checkpoints.all()] == ["step-00000004", "step-00000006"]
-    assert [path.name for path in best.checkpoints.all()] == ["step-00000004", "step-00000006"]
+    assert_mean(mean, weights(four), weights(last))
+    for one in (mean, best):
+        assert [path.name for path in one.checkpoints.all()] == ["step-00000004", "step-00000006"]
 
 
 def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +282,7 @@ def test_the_best_weights_are_lost_in_words(tmp_path: Path, monkeypatch: pytest.
     trainer.publisher.publish(trainer.progress)
     assert "now holds the weights of step 6; the best weights (step 2) are lost" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
-    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
+    assert same(kept(trainer), weights(trainer))
 
 
 @pytest.mark.full
@@ -313,7 +300,7 @@ def test_resuming_with_another_keep(tmp_path: Path) -> None:
     train(tmp_path, "run", recipe(tmp_path, steps=3, keep="last"))
     trainer = train(tmp_path, "run", recipe(tmp_path, steps=6, keep="best", evaluate_every=6), resume=True)
     assert trainer.progress.best_step == 6
-    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
+    assert same(kept(trainer), weights(trainer))
 
 
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
@@ -325,18 +312,14 @@ def test_frozen_parameters_stay(tmp_path: Path) -> None:
     assert "head.output.weight" not in changed  # tied to the encoder's table
 
 
-def test_freeze_takes_the_patterns_of_groups_and_init_from(tmp_path: Path) -> None:
+def test_freeze_takes_names_and_patterns_of_what_there_is(tmp_path: Path) -> None:
     model = prepare(recipe(tmp_path), Reporter(False)).model
+    with pytest.raises(UsageError, match=r"starts with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
+        freeze(model, ["encoder.layer.0"])
     freeze(model, ["*.bias", "encoder.layers.?.attention*"])
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     expected = {name for name, _ in model.named_parameters() if name.endswith("bias") or "encoder.layers.0.att" in name}
     assert frozen == expected and frozen != {name for name, _ in model.named_parameters()}
-
-
-def test_freezing_nothing_is_an_error(tmp_path: Path) -> None:
-    model = prepare(recipe(tmp_path), Reporter(False)).model
-    with pytest.raises(UsageError, match=r"starts with 'encoder\.layer\.0'.* Did you mean 'encoder\.layers\.0'"):
-        freeze(model, ["encoder.layer.0"])
     with pytest.raises(RecipeError, match=r"train\.freeze\[0\]: no parameter name starts with 'nothing'"):
         recipe(tmp_path, freeze=["nothing"])
     with pytest.raises(RecipeError, match=r"every parameter is frozen"):
@@ -372,12 +355,9 @@ def test_a_model_too_large_is_refused_with_figures(tmp_path: Path, monkeypatch: 
     check_memory(model, torch.device("cpu"))
 
 
-def test_memory_of_this_machine_is_known() -> None:
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_memory(torch.device("cpu"))
     assert free is None or 2**20 < free < 2**50
-
-
-def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cpu").type == "cpu"
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(UsageError, match=r"^train\.device: cuda:99 is not available; torch sees"):
@@ -387,7 +367,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [str(choose_device(name)) for name in ("cuda", "cuda:1", "auto")] == ["cuda", "cuda:1", "cuda"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "reason"),
     [
         ("gpu", "unknown device 'gpu'; use auto, cpu, cuda or cuda:1"),
@@ -420,17 +400,15 @@ def test_memory_is_pinned_for_cuda_alone(tmp_path: Path, monkeypatch: pytest.Mon
     assert {tensor.device.type for tensor in made.values()} == {"meta"}
 
 
-def test_bfloat16_keeps_float32_parameters(tmp_path: Path) -> None:
-    trainer = train(tmp_path, "run", recipe(tmp_path, steps=2, precision="bfloat16"))
-    assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
-    assert trainer.progress.step == 2
-
-
-def test_without_validation_the_last_weights_are_kept(tmp_path: Path) -> None:
-    plain = recipe(tmp_path).root.plain()
+def test_bfloat16_keeps_float32_parameters_and_without_validation_the_last_weights(tmp_path: Path) -> None:
+    plain = recipe(tmp_path, steps=2, precision="bfloat16").root.plain()
     del plain["data"]["valid"]
     trainer = train(tmp_path, "run", load_recipe(plain))
-    assert same(Weights.read(trainer.folder / "model.safetensors").by_name(), weights(trainer))
+    assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
+    assert trainer.progress.step == 2 and same(kept(trainer), weights(trainer))
+    last = trainer.checkpoints.last()
+    assert last is not None  # without a pickle
+    assert {file.suffix for file in last.iterdir() if file.name != "SHA256SUMS"} == {".json", ".safetensors"}
 
 
 def test_recipes_that_cannot_be_trained(tmp_path: Path) -> None:
@@ -472,7 +450,7 @@ def test_progress_on_a_terminal_and_elsewhere(tmp_path: Path, monkeypatch: pytes
         assert all(line[:2] == "20" and "T" in line.split()[0] for line in log)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("threads", "rates", "loads", "said"),
     [
         (2, (100, 2120, 2000, 121, 110), (1.0, 1.0, 1.0, 3.5, 3.5), ["121 tokens/s, down from 2,120: "]),
@@ -490,7 +468,7 @@ def test_a_rate_that_collapses_beside_other_programs_is_told_once(
     monkeypatch.setattr("tfkit.training.progress.time.perf_counter", lambda: next(clock))
     monkeypatch.setattr("tfkit.training.progress.os.cpu_count", lambda: 2)
     if loads is None:
-        monkeypatch.delattr("tfkit.training.progress.os.getloadavg")
+        monkeypatch.delattr("tfkit.training.progress.os.getloadavg", raising=False)
     else:
         later = iter(loads[1:])  # nothing is compared at the first line
         monkeypatch.setattr("tfkit.training.progress.os.getloadavg", lambda: (next(later), 0.0, 0.0))
@@ -512,34 +490,22 @@ def test_a_trainer_knows_the_threads_of_a_cpu(tmp_path: Path, monkeypatch: pytes
 
 
 def test_durations() -> None:
-    assert [duration(seconds) for seconds in (0.4, 59, 61, 3600, 7805)] == [
-        "0 s",
-        "59 s",
-        "1 min 01 s",
-        "1 h 00 min",
-        "2 h 10 min",
-    ]
-
-
-def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:
-    trainer = train(tmp_path, "run", recipe(tmp_path, steps=1))
-    last = Checkpoints(trainer.folder / "checkpoints").last()
-    assert last is not None
-    assert {file.suffix for file in last.iterdir() if file.name != "SHA256SUMS"} == {".json", ".safetensors"}
+    said = [duration(seconds) for seconds in (0.4, 59, 61, 3600, 7805)]
+    assert said == ["0 s", "59 s", "1 min 01 s", "1 h 00 min", "2 h 10 min"]
 
 
 # --- nothing that is not finite is kept
 
 
-@pytest.mark.parametrize("keep", ["best", "last", {"mean": 2}])
-@pytest.mark.parametrize("validated", [True, False])
+@looped("keep", ["best", "last", {"mean": 2}])
+@looped("validated", [True, False])
 def test_a_last_step_without_a_finite_loss_publishes_nothing(tmp_path: Path, keep: Any, validated: bool) -> None:
     """The loss of the last step is taken before its update, so only what comes after can tell."""
     plain = recipe(tmp_path, steps=1, keep=keep, schedule={"type": "constant", "lr": 1e18}).root.plain()
     if not validated:
         del plain["data"]["valid"]
     with seeded(0):
-        trainer = make(tmp_path, "run", load_recipe(plain))
+        trainer = make(tmp_path, f"{keep} {validated}", load_recipe(plain))
         with pytest.raises(NotFinite, match=r"step 1: .*loss .*is (nan|inf); training stopped.* \(now 1e\+18\)"):
             trainer.run()
     assert {path.name for path in trainer.folder.path.iterdir()} == {"metrics.jsonl"} and lines(trainer) == []
@@ -619,36 +585,29 @@ def test_the_mean_is_measured_on_the_mean(tmp_path: Path) -> None:
     trainer = train(tmp_path, "run", recipe(tmp_path, keep={"mean": 3}, checkpoint_every=2, evaluate_every=3))
     before = weights(trainer)
     assert trainer.task.valid is not None
-    kept = trainer.publisher._publish_mean(3, trainer.progress)
+    found = trainer.publisher._publish_mean(3, trainer.progress)
     assert same(before, weights(trainer))
-    trainer.model.load_state_dict(Weights.read(trainer.folder / "model.safetensors").by_name())
-    assert kept is not None and kept["valid.loss"] == mean_loss(trainer.model, trainer.task.valid)
-    assert kept["mean"] == 3
+    trainer.model.load_state_dict(kept(trainer))
+    assert found is not None and found["valid.loss"] == mean_loss(trainer.model, trainer.task.valid)
+    assert found["mean"] == 3
 
 
-def test_a_mean_is_of_what_training_has_made(tmp_path: Path) -> None:
+def test_a_mean_is_of_what_training_has_made_and_is_not_damaged(tmp_path: Path) -> None:
     with seeded(0):
-        trainer = make(tmp_path, "run", recipe(tmp_path, steps=4, keep={"mean": 9}, checkpoint_every=2))
+        trainer = make(tmp_path, "run", recipe(tmp_path, keep={"mean": 9}, checkpoint_every=2))
         trainer.checkpoints.save(trainer.model, trainer.optimizer, trainer.progress)  # what it begins with
         trainer.run()
-    parts = [Weights.read(path / "model.safetensors").by_name() for path in trainer.checkpoints.all()[1:]]
-    assert len(parts) == 2
-    for name, tensor in Weights.read(trainer.folder / "model.safetensors").by_name().items():
-        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
-
-
-def test_a_damaged_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
-    trainer = train(tmp_path, "run", recipe(tmp_path, steps=6, keep={"mean": 3}, checkpoint_every=2))
+    _, *paths = trainer.checkpoints.all()
+    parts = [Weights.read(path / "model.safetensors").by_name() for path in paths]
+    assert len(parts) == 3
+    assert_mean(trainer, *parts)
     stream = io.StringIO()
     trainer.publisher.reporter = Reporter(True, stream)
-    first, *others = trainer.checkpoints.all()
-    content = bytearray((first / "model.safetensors").read_bytes())
+    content = bytearray((paths[0] / "model.safetensors").read_bytes())
     content[-1] ^= 1
-    (first / "model.safetensors").write_bytes(content)
+    (paths[0] / "model.safetensors").write_bytes(content)
     trainer.publisher.publish(trainer.progress)
-    parts = [Weights.read(path / "model.safetensors").by_name() for path in others]
-    for name, tensor in Weights.read(trainer.folder / "model.safetensors").by_name().items():
-        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2, rtol=0, atol=1e-7)
+    assert_mean(trainer, *parts[1:])
     said = stream.getvalue()
     assert "has changed since it was written" in said and "the mean omits step-00000002" in said
 
@@ -666,15 +625,6 @@ def test_what_is_read_and_what_is_predicted_are_counted_apart(tmp_path: Path, ki
     assert record["tokens"] == read
     targets = {"seq2seq": sum(len(one["target"]) - 1 for one in task.train.items) if kind == "seq2seq" else 0}
     assert record["targets"] == targets.get(kind, read) if kind != "masked_lm" else 0 < record["targets"] < read / 3
-
-
-def test_packed_rows_are_read_without_their_padding(tmp_path: Path) -> None:
-    plain = recipe(tmp_path, "causal_lm").root.plain()
-    plain["data"]["batch"] = {"tokens": 48, "pack": True, "length": 16}
-    task = prepare(load_recipe(plain), Reporter(False))
-    batches = [(indices, task.train.make(0, number, indices)) for number, indices in enumerate(task.train.plan(0))]
-    read = sum(int(one) for indices, batch in batches for one in tokens_read(task.train, batch, indices))
-    assert read == sum(len(item["text"]) - 1 for item in task.train.items)
 
 
 def test_progress_names_both_rates_where_they_differ() -> None:
@@ -707,16 +657,13 @@ def test_a_time_limit_stops_and_resuming_is_exact(tmp_path: Path) -> None:
     assert same(weights(straight), weights(parts)) and lines(straight) == lines(parts)
 
 
-@pytest.mark.parametrize("written, seconds", [("90 s", 90), ("2h", 7200), ("1 d 2 h 3 min 4 s", 93_784)])
-def test_written_durations(tmp_path: Path, written: str, seconds: int) -> None:
-    assert seconds_of(written) == seconds
-    assert recipe(tmp_path, max_time=written).train.max_time == written
-
-
-@pytest.mark.parametrize("written", ["", "8", "0 s", "8 hours", "h", "5 s 1 h", 30])
-def test_what_is_no_duration_is_refused(tmp_path: Path, written: Any) -> None:
-    with pytest.raises(RecipeError, match=r"train\.max_time.*(is not a duration; write 8 h|text, got)"):
-        recipe(tmp_path, max_time=written)
+def test_durations_are_written_with_their_units(tmp_path: Path) -> None:
+    for written, seconds in (("90 s", 90), ("2h", 7200), ("1 d 2 h 3 min 4 s", 93_784)):
+        assert seconds_of(written) == seconds
+        assert recipe(tmp_path, max_time=written).train.max_time == written
+    for wrong in ("", "8", "0 s", "8 hours", "h", "5 s 1 h", 30):
+        with pytest.raises(RecipeError, match=r"train\.max_time.*(is not a duration; write 8 h|text, got)"):
+            recipe(tmp_path, max_time=wrong)
 
 
 def poisoned(trainer: Trainer, steps: set[int]) -> None:
