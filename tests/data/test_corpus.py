@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -386,18 +385,14 @@ def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypa
     whole = [pair for split in splits for pair in split]
     for field in ("source", "target"):
         assert len({pair[field] for pair in whole}) == len(whole)
-    modules = {tuple(pair.values()): module for module, pair in _modules()}
+    modules = {(source, target): module for module, source, target in [*summaries()][::-1]}
     train, valid, test = ({modules[tuple(pair.values())] for pair in split} for split in splits)
     assert not train & valid and not train & test and not valid & test
     assert all(len(split) > 50 for split in splits) and min(len(valid), len(test)) > 10
 
 
-def _modules() -> list[tuple[str, dict[str, str]]]:
-    """The module of each pair."""
-    return [(module, {"source": source, "target": target}) for module, source, target in summaries()][::-1]
-
-
 def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
     (tmp_path / "json" / "tests").mkdir(parents=True)
     (tmp_path / "json" / "tests" / "x.py").write_text('"""A test."""')
     (tmp_path / "json" / "__init__.py").write_text(
@@ -409,56 +404,11 @@ def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypat
     (tmp_path / "foreign.py").write_text('"""Not of the library."""')
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data" / "topics.py").write_text("topics = {'a': 'Topic\\n', 'b': f()}")
-    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
-    both = [*texts_or_none("train"), *texts_or_none("valid")]
+    both = [*texts("docstrings", split="train"), *texts("docstrings", split="valid")]
     assert sorted(both) == ["Class.", "Method\nf.", "Module.", "Topic"]
-
-
-def texts_or_none(split: str) -> list[str]:
-    """The docstrings of a split, which may hold none."""
-    return texts("docstrings", split=split)
-
-
-def test_a_library_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
-    assert str(tmp_path) in refused("docstrings")
-
-
-# all
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "parallel_text": {"source": "a", "target": "b"},
-    "parallel_tsv": {"file": "a"},
-    "text": {"files": ["a", "b"]},
-    "labelled_text": {"file": "a"},
-    "tagged_text": {"file": "a", "tags": "b"},
-    "conllu": {"file": "a"},
-    "json_lines": {"file": "a", "fields": {"text": "b"}},
-    "csv": {"file": "a", "fields": {"text": "b", "label": 1}},
-    "parquet": {"file": "a", "fields": {"text": "b"}},
-    "phrases": {},
-    "docstrings": {},
-}
-
-
-def test_every_part_is_tried_here() -> None:
-    assert set(OPTIONS) <= set(REGISTRY.names("corpus"))
-
-
-@looped("name", OPTIONS)
-def test_spelled_options_load_to_the_same(name: str) -> None:
-    config = REGISTRY.get("corpus", name).Config.model_validate(OPTIONS[name])
-    spelled = json.loads(json.dumps(config.spelled()))
-    assert spelled.pop("type") == name
-    assert type(config).model_validate(spelled) == config
-
-
-@looped("name", OPTIONS)
-@looped("wrong", [{"limit": 0}, {"limit": "3"}, {"fiel": "x"}])
-def test_wrong_options_are_refused(name: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        REGISTRY.get("corpus", name).Config.model_validate({**OPTIONS[name], **wrong})
+    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path / "json" / "tests")
+    (tmp_path / "json" / "tests" / "x.py").unlink()
+    assert f"{tmp_path}/json/tests" in refused("docstrings")  # which has no source
 
 
 @pytest.mark.full

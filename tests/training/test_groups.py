@@ -110,16 +110,6 @@ def test_an_optimizer_without_decay_is_refused_by_name(model: Model) -> None:
         grouped(model, {"kind": "matrix", "weight_decay": 0.1}, optimizer={"type": "torch", "name": "Rprop"})
 
 
-def test_a_step_is_as_long_as_the_rate_says(model: Model) -> None:
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = grouped(model, {"kind": "attention", "rate": 0.25}, optimizer={"type": "torch", "name": "SGD"})
-    sum(parameter.sum() for parameter in model.parameters()).backward()
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        length = 0.25 if ".attention." in name else 1.0
-        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, length))
-
-
 def test_the_factor_is_the_product_of_its_reasons(model: Model) -> None:
     parameter = next(one for one in parameters_of(model) if one.names[0] == "decoder.layers.1.attention.key.weight")
     groups = [

@@ -32,16 +32,6 @@ def pairs(name: str, **options: Any) -> list[tuple[list[str], list[str]]]:
     return [(one["source"].split(), one["target"].split()) for one in examples(name, **options)]
 
 
-def test_every_word_is_a_token() -> None:
-    def check(name: str) -> None:
-        texts = [one[field] for one in examples(name) for field in ("source", "target")]
-        tokenizer = REGISTRY.get("tokenizer", "word").Config().build().fit(texts)
-        assert all(len(tokenizer.encode(text)) == len(text.split()) for text in texts)
-        assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in texts)
-
-    each([*PROBES, "capo"], check)
-
-
 def recalled(source: list[str]) -> list[str]:
     middle = source.index("?")
     known = dict(zip(source[:middle:2], source[1:middle:2], strict=True))
