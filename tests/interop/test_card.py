@@ -12,6 +12,7 @@ import yaml
 import tfkit
 from tests.training.small import RECIPE
 from tfkit.interop.huggingface.card import card
+from tfkit.interop.local_paths import LocalPaths
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.model import blueprint_of
@@ -46,7 +47,7 @@ def test_texts_of_users_are_no_markup(tmp_path: Path) -> None:
     run = small_run(tmp_path / "run")
     run.recipe = replace(run.recipe, name="<script>x</script>\n# [a](b) \x1b[31m|")
     (tmp_path / "run" / "evaluation.json").write_text(json.dumps({"<b>|\n## t": {"`l`": 1.0}}))
-    lines = card(run, "AutoModel", True).splitlines()
+    lines = card(run, LocalPaths.of(run), "AutoModel", True).splitlines()
     title = next(line for line in lines if line.startswith("# "))
     assert title == r"# \<script\>x\</script\> \# \[a\]\(b\) \\x1b\[31m\|"
     assert r"| \<b\>\| \#\# t | \`l\` | 1 |" in lines

@@ -131,7 +131,7 @@ def without(config: Any, key: str) -> Any:
 def test_older_versions_read_the_rotary_settings_too(name: str) -> None:
     """Transformers reads the older keys by themselves as it reads rope_parameters."""
     row = next(row for row in ROWS if name in (row.label, row.family))
-    found = matching_family(blueprint_of(model_of(row)), (row.family, row.model))
+    found, _ = matching_family(blueprint_of(model_of(row)), (row.family, row.model))
     assert found is not None and found.family.part_name == row.family and "transformers_version" not in found.config
     kind = transformers.CONFIG_MAPPING[found.config["model_type"]]
     read = [kind(**without(without(found.config, key), "model_type")) for key in ("", "rope_parameters")]
@@ -251,7 +251,7 @@ def test_a_unigram_tokenizer_with_bytes_goes_out(tmp_path: Path) -> None:
     [("gpt2", "GPT2LMHeadModel"), ("bert-base", "BertForMaskedLM"), ("transformer-base", None)],
 )
 def test_which_architectures_are_theirs(name: str, head_class: str | None) -> None:
-    found = matching_family(load_recipe(name).blueprint())
+    found, _ = matching_family(load_recipe(name).blueprint())
     assert (None if found is None else found.head_class) == head_class
 
 
@@ -261,7 +261,7 @@ def test_every_family_says_its_config_both_ways(row: Row) -> None:
     settings = getattr(transformers, row.config)(**{"vocab_size": VOCABULARY, **row.settings})
     config = {**json.loads(settings.to_json_string(use_diff=False)), "architectures": [row.model]}
     family = family_of(config)
-    found = matching_family(blueprint_of(family.recipe(config)), (family.part_name, row.model))
+    found, _ = matching_family(blueprint_of(family.recipe(config)), (family.part_name, row.model))
     assert found is not None
     assert (found.family, found.head_class) == (family, row.model)
 
@@ -298,7 +298,7 @@ def test_every_family_goes_there_and_back(row: Row, tmp_path: Path) -> None:
     ),
 )
 def test_what_differs_in_one_thing_is_not_theirs(key: str, value: Any) -> None:
-    found = matching_family(load_recipe("gpt2", overrides={key: value}).blueprint())
+    found, _ = matching_family(load_recipe("gpt2", overrides={key: value}).blueprint())
     assert found is None or found.head_class != "GPT2LMHeadModel"
 
 
@@ -334,7 +334,7 @@ def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
         "model.embedding": "tokens",
         "model.head.tied": False,
     }
-    found = matching_family(load_recipe("gpt2", overrides=overrides).blueprint())
+    found, _ = matching_family(load_recipe("gpt2", overrides=overrides).blueprint())
     assert found is not None
     assert found.head_class == "LlamaForCausalLM"
 
@@ -342,7 +342,7 @@ def test_a_size_that_is_derived_may_be_said(sizes: dict[str, int]) -> None:
 @pytest.mark.full
 def test_dropout_and_initialisation_may_differ() -> None:
     recipe = load_recipe("gpt2", overrides={"model.init": "xavier", "model.final_dropout": 0.5})
-    found = matching_family(recipe.blueprint())
+    found, _ = matching_family(recipe.blueprint())
     assert found is not None
     assert found.config["n_layer"] == 12
 
@@ -454,9 +454,9 @@ def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> Non
 @pytest.mark.full
 def test_attention_without_an_output_projection_is_not_theirs() -> None:
     gpt2 = load_recipe("gpt2")
-    assert matching_family(gpt2.blueprint()) is not None
+    assert matching_family(gpt2.blueprint())[0] is not None
     changed = load_recipe("gpt2", overrides={"model.layer.attention.output": False})
-    assert matching_family(changed.blueprint()) is None
+    assert matching_family(changed.blueprint())[0] is None
 
 
 @pytest.mark.full

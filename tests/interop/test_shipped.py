@@ -135,7 +135,7 @@ def reply(run: Run, call: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", some(SHIPPED, every=9))
 def test_its_family_says_it(name: str) -> None:
-    found = matching_family(shipped(name).blueprint(), (COUNTS[name].family,))
+    found, _ = matching_family(shipped(name).blueprint(), (COUNTS[name].family,))
     assert found is not None and found.family is families()[COUNTS[name].family]
 
 

@@ -52,19 +52,19 @@ def llama(**changes: Any) -> dict[str, Any]:
 def test_the_error_of_an_imported_familys_map_is_told(mine: type[Llama]) -> None:
     told = r"not written as 'mine': KeyError: 'shoe_size' \(.*test_theirs\.py:\d+\)"
     with pytest.warns(TfkitWarning, match=told):
-        found = matching_family(blueprint_of(llama()), ("mine", "LlamaForCausalLM"))
+        found, _ = matching_family(blueprint_of(llama()), ("mine", "LlamaForCausalLM"))
     assert found is not None and found.family is Llama
 
 
 def test_the_error_of_ones_own_map_is_told_where_no_other_says_the_model(mine: type[Llama]) -> None:
     model = llama(position="sinusoidal")
     with pytest.warns(TfkitWarning, match="not written as 'mine': KeyError: 'shoe_size'"):
-        assert matching_family(blueprint_of(model)) is None
+        assert matching_family(blueprint_of(model))[0] is None
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_model_of_another_family_needs_no_word_about_it(mine: type[Llama]) -> None:
-    found = matching_family(blueprint_of(llama()))
+    found, _ = matching_family(blueprint_of(llama()))
     assert found is not None and found.family is Llama
 
 
@@ -82,13 +82,13 @@ def test_what_transformers_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(transformers.CONFIG_MAPPING._extra_content, "llama", refuse)
     with pytest.warns(TfkitWarning, match="not written as 'llama': transformers rejects .*: hidden_size is odd"):
-        found = matching_family(blueprint_of(llama()), ("llama", "LlamaForCausalLM"))
+        found, _ = matching_family(blueprint_of(llama()), ("llama", "LlamaForCausalLM"))
     assert found is not None and found.family is not Llama
 
 
 def test_a_family_that_is_gone_is_told() -> None:
     with pytest.warns(TfkitWarning, match="imported as 'tiny_reader', a family that is not registered; pass"):
-        found = matching_family(blueprint_of(llama()), ("tiny_reader", "TinyReader"))
+        found, _ = matching_family(blueprint_of(llama()), ("tiny_reader", "TinyReader"))
     assert found is not None and found.family is Llama
 
 
@@ -96,7 +96,7 @@ def test_a_family_that_is_gone_is_told() -> None:
 @pytest.mark.parametrize("fraction", [0.25, 0.5])
 def test_part_of_a_head_turns_only_where_theirs_can(fraction: float) -> None:
     """Llama's implementation takes no notice of partial_rotary_factor."""
-    found = matching_family(blueprint_of(llama(position={"type": "rotary", "fraction": fraction})))
+    found, _ = matching_family(blueprint_of(llama(position={"type": "rotary", "fraction": fraction})))
     assert found is None or found.family.rope.partial  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=f"cannot express rotary positions with fraction {fraction}"):
         Rope().write({"layout": "halves", "clockwise": False, "fraction": fraction}, {})
@@ -128,7 +128,7 @@ def test_a_factor_that_a_recipe_leaves_to_the_width_is_written(name: str, key: s
     for layer in (model["layer"], *model.get("layers", {}).values()):
         if "attention" in layer:
             layer["attention"]["scale"] = None
-    found = matching_family(blueprint_of(model), (name,))
+    found, _ = matching_family(blueprint_of(model), (name,))
     assert found is not None and found.family is family
     assert found.config[key] == pytest.approx(value)
 
@@ -158,7 +158,7 @@ def test_no_token_types_become_one_that_adds_nothing(name: str) -> None:
     model = spell(model_values(blueprint_of(family.recipe({"embedding_size": 8, **TINY}))))
     model["embedding"]["segments"] = 0
     blueprint = blueprint_of(model)
-    found = matching_family(blueprint, (name,))
+    found, _ = matching_family(blueprint, (name,))
     assert found is not None and found.family is family and found.config["type_vocab_size"] == 1
     ((place, zeros),) = family.constants(blueprint).items()
     assert place == "embeddings.token_type_embeddings.weight"
@@ -180,9 +180,9 @@ def test_special_tokens_are_said_as_they_are_or_not_at_all(name: str, ids: dict[
     config = getattr(transformers, row.config)(**{"vocab_size": 61, **row.settings}).to_dict()
     blueprint = blueprint_of(family.recipe({**config, "architectures": [row.model]}))
     with pytest.warns(TfkitWarning, match=why):
-        found = matching_family(blueprint, (name,), ids)
+        found, _ = matching_family(blueprint, (name,), ids)
     assert found is None or found.family is not family
-    found = matching_family(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
+    found, _ = matching_family(blueprint, (name,), {"pad_token_id": 1, "eos_token_id": None})
     assert found is not None and found.config["pad_token_id"] == 1 and found.config["eos_token_id"] is None
 
 

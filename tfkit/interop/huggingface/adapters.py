@@ -39,7 +39,7 @@ def export_adapter(run: Run, target: str | Path, force: bool = False) -> Path:
         raise UsageError(
             f"{run.folder}: also trained parameters outside its adapter ({', '.join(config.also)}); export it merged"
         )
-    family_config = matching_family(run.blueprint, imported_as(run), ids_of(run))
+    family_config, _ = matching_family(run.blueprint, imported_as(run), ids_of(run))
     if family_config is None:
         raise UsageError(
             f"{run.folder}: peft requires a transformers class, and none can express this model; export it merged"

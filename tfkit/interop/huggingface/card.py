@@ -13,7 +13,7 @@ from tfkit.training.card import as_code, escaped, sections, signed
 from tfkit.training.folder import RunFolder
 
 
-def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
+def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bool = False) -> str:
     """Return the card of a run that transformers loads with the class `loader`. User text is escaped.
 
     `sentences` is true if sentence-transformers can also load the folder.
@@ -36,4 +36,4 @@ def card(run: Run, loader: str, own_code: bool, sentences: bool = False) -> str:
         *("## Recipe", "", "The architecture as a tfkit recipe, with every value spelled out:", ""),
         *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
     ]
-    return signed(list(map(LocalPaths.of(run).out_of, lines)))
+    return signed(list(map(paths.out_of, lines)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tfkit.core.blueprint import Blueprint
+from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError
 from tfkit.core.output import some
 from tfkit.interop.huggingface.family import Family
@@ -61,12 +61,13 @@ def to_own(
             names[owner] = names[copy]
     brought = ConvertedTensors()
     used: set[str] = set()
+    plans = {plan.side: plan for plan in blueprint.stacks()}
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings(required):
             own = rule.own_names_for(binding)
             if any(name in brought.tensors for name in own) or not all(name in required for name in own):
                 continue
-            sizes = {**family.sizes, **sizes_of(blueprint, own[0])}
+            sizes = {**family.sizes, **_sizes_of(plans, own[0])}
             needed = rule.checkpoint_names_for(binding, rule.count(required[own[0]], sizes))
             if not all(name in names for name in needed):
                 continue
@@ -90,30 +91,31 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
     """
     result: dict[str, Tensor] = {}
     used: set[str] = set()
+    plans = {plan.side: plan for plan in blueprint.stacks()}
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
         for binding in rule.bindings(own):
             names = rule.own_names_for(binding)
             if any(name in used for name in names) or not all(name in own for name in names):
                 continue
             tensors = [own[name] for name in names]
-            written = rule.to_checkpoint(tensors, {**family.sizes, **sizes_of(blueprint, names[0])})
+            written = rule.to_checkpoint(tensors, {**family.sizes, **_sizes_of(plans, names[0])})
             checkpoint_names = rule.checkpoint_names_for(binding, len(written))
-            prefixed = [f"{family.prefix_of(name, blueprint)}{name}" for name in checkpoint_names]
-            twice = sorted(result.keys() & set(prefixed))
-            if twice:
-                raise DataError(f"two rules of '{family.part_name}' write {twice[0]}; one is {rule}")
-            result |= dict(zip(prefixed, written, strict=True))
+            if twice := sorted(result.keys() & set(checkpoint_names)):
+                raise DataError(
+                    f"two rules of '{family.part_name}' write {family.prefix_of(twice[0], blueprint)}{twice[0]}; one is {rule}"
+                )
+            result |= dict(zip(checkpoint_names, written, strict=True))
             used.update(names)
     missed = sorted(set(own) - used)
     if missed:
         raise DataError(f"no rule of '{family.part_name}' covers {some(missed, 12)}")
-    return result
+    return family.prefixed(result, blueprint)
 
 
-def sizes_of(blueprint: Blueprint, name: str) -> Sizes:
+def _sizes_of(plans: Mapping[str, StackPlan], name: str) -> Sizes:
     """Return the axis sizes that layouts may refer to, for the sublayer that owns tfkit's tensor `name`."""
     side, _, rest = name.partition(".")
-    plan = next((plan for plan in blueprint.stacks() if plan.side == side), None)
+    plan = plans.get(side)
     if plan is None or not rest.startswith("layers."):
         return {}
     _, number, sublayer, *_ = rest.split(".")

@@ -16,11 +16,10 @@ from tfkit.core.trees import JsonObject, Tree
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import to_checkpoint
-from tfkit.interop.huggingface.family import Family
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.generation import generate_section, settings_of
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
-from tfkit.interop.huggingface.matching import FamilyConfig, matching_family, nearest_unlike
+from tfkit.interop.huggingface.matching import FamilyConfig, Nearest, matching_family
 from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
 from tfkit.interop.huggingface.sentences import (
     check_reads_sentences,
@@ -65,22 +64,24 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
     goal, kept = target_folder(run.outside(target), "model", (CONFIG, SINGLE), force), kept_of(run)
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
-    ids = ids_of(run)
-    family_config = matching_family(run.blueprint, imported_as(run), ids)
-    why = _reasons(run, ids) if family_config is None else ()
+    blueprint, ids, paths = run.blueprint, ids_of(run), LocalPaths.of(run)
+    family_config, nearest = matching_family(blueprint, imported_as(run), ids)
+    loader = auto_class(blueprint)
     with whole_folder(goal) as folder:
         if family_config is not None:
-            stored = _checkpoint_tensors(run.blueprint, family_config.family, tensors)
+            family = family_config.family
+            constants = {name: value.to(_dtype(tensors)) for name, value in family.constants(blueprint).items()}
+            stored = to_checkpoint(family, tensors, blueprint) | family.prefixed(constants, blueprint)
             config = family_config.config | _labels(run, kept, family_config)
         else:
             stored = {f"model.{name}": tensor for name, tensor in tensors.items()}
             config = own_config(run.model, run.labels, tied) | ids
-            write_sources(run.blueprint, folder)
+            write_sources(blueprint, folder)
             (folder / RESOLVED).write_text(run.recipe.resolved(), encoding="utf-8", newline="\n")
         special = {key: id_ for key, id_ in ids.items() if id_ is not None}
         save_tensors(folder / SINGLE, stored, {"format": "pt"})
-        write_json(folder / CONFIG, config | facts(run.blueprint, tensors))
-        if run.blueprint.decoder is not None:
+        write_json(folder / CONFIG, config | facts(blueprint, tensors))
+        if blueprint.decoder is not None:
             generation = special | _generation(run, kept)
             write_json(folder / GENERATION, read_optional(kept / GENERATION) or generation)
         if has_tokenizer(run):
@@ -88,10 +89,10 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
         if pooling is not None:
             write_sentences(run, pooling, folder)
         restore(kept, folder)
-        LocalPaths.of(run).out_of_files(folder)
-        text = card(run, auto_class(run.blueprint), family_config is None, pooling is not None)
+        paths.out_of_files(folder)
+        text = card(run, paths, loader, family_config is None, pooling is not None)
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
-    return Exported(goal.path, family_config, auto_class(run.blueprint), why)
+    return Exported(goal.path, family_config, loader, _reasons(run, nearest))
 
 
 def _generation(run: Run, kept: Path) -> Tree:
@@ -106,22 +107,11 @@ def _generation(run: Run, kept: Path) -> Tree:
     return stored
 
 
-def _reasons(run: Run, ids: Mapping[str, int | None]) -> tuple[Fault, ...]:
+def _reasons(run: Run, nearest: Nearest | None) -> tuple[Fault, ...]:
     """Return a recipe fault for each setting that the nearest family's config.json cannot express."""
-    nearest = nearest_unlike(run.blueprint, imported_as(run), ids)
-    if nearest is None:
-        return ()
-    family, unlike = nearest
+    family, keys = nearest or ("", ())
     text = f"the config.json of the nearest family, '{family}', cannot express this"
-    return tuple(run.recipe.fault(f"model.{key}", text) for key in unlike.settings)
-
-
-def _checkpoint_tensors(blueprint: Blueprint, family: type[Family], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert a run's tensors to checkpoint tensors, adding constants that the files require."""
-    constants = family.constants(blueprint).items()
-    return to_checkpoint(family, own, blueprint) | {
-        f"{family.prefix_of(name, blueprint)}{name}": value.to(_dtype(own)) for name, value in constants
-    }
+    return tuple(run.recipe.fault(f"model.{key}", text) for key in keys)
 
 
 def has_tokenizer(run: Run) -> bool:

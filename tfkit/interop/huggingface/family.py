@@ -29,6 +29,7 @@ class Family(Component):
 
     model_types: ClassVar[tuple[str, ...]]
     base: ClassVar[ModelSection]
+    varying: ClassVar[tuple[str, ...]] = ()  # keys of `base` whose part differs in some models
     heads: ClassVar[Mapping[str, ModelSection]]  # model class -> overrides of `base`
     settings: ClassVar[tuple[Setting, ...]] = ()
     head_settings: ClassVar[tuple[Setting, ...]] = ()  # settings of the head, skipped without a head
@@ -114,6 +115,11 @@ class Family(Component):
     def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
         """Return the prefix of a checkpoint name, which is empty if the model has no head."""
         return "" if blueprint.head is None or name.startswith(cls.unprefixed) else cls.prefix
+
+    @classmethod
+    def prefixed(cls, tensors: Mapping[str, Tensor], blueprint: Blueprint) -> dict[str, Tensor]:
+        """Return tensors named as in rules under their names in the files."""
+        return {f"{cls.prefix_of(name, blueprint)}{name}": tensor for name, tensor in tensors.items()}
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError, TfkitError, TfkitWarning
 from tfkit.core.plugins import is_shipped
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family
+from tfkit.interop.huggingface.family import Family, merged, value_of
 from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
@@ -22,9 +23,16 @@ from tfkit.recipe.views.resolved import model_values
 
 # keys that do not affect the outputs of a trained model, so a config need not express them
 TRAINING_ONLY = ("init", "special_ids", "balance_loss", "z_loss", "selection_rate")
+# keys whose parts tell families apart; a family whose `base` has another part than the model is not tried
+FACTS = (
+    "type", "head", "position", "layer.residual", "layer.norm", "layer.attention", "layer.feedforward",
+    "layer.attention.qk_norm", "embedding.norm",
+)  # fmt: skip
 LENGTH = 2048  # max_length written for unbounded positions, since config files require one
 # tried first if several families match, because many tools support them
 FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
+
+Nearest = tuple[str, tuple[str, ...]]  # a family's name, and the dotted keys that its config.json cannot express
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,8 @@ class FamilyConfig:
 
 def matching_family(
     blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
-) -> FamilyConfig | None:
-    """Return the matching family, or None. `first` names the family and class to prefer.
+) -> tuple[FamilyConfig | None, Nearest | None]:
+    """Return the matching family, or else the nearest one. `first` names the family and class to prefer.
 
     `ids` are the model's special tokens by config.json key, None if missing; they are added to the config.
 
@@ -47,41 +55,66 @@ def matching_family(
     installed transformers, if any, has the family's class. Warns if the family in `first` does not match, or if no
     family matches and a user-defined family raised an error.
     """
+    model, known = _bounded(spell(model_values(blueprint))), families()
     why: dict[str, Exception] = {}
-    match = None
-    for name, outcome in _tried(blueprint, first, ids):
-        if isinstance(outcome, FamilyConfig):
-            match = outcome
-            break
-        if not isinstance(outcome, Absent):
-            why.setdefault(name, outcome)
-    _warn(match, first, why, families())
-    return match
-
-
-def nearest_unlike(
-    blueprint: Blueprint, first: Sequence[str] = (), ids: Mapping[str, int | None] | None = None
-) -> tuple[str, Unlike] | None:
-    """Return the family closest to a model that no family matches, with the error that lists what it lacks."""
-    tried = _tried(blueprint, first, ids)
-    outcomes = [(name, one) for name, one in tried if isinstance(one, Unlike) and one.settings]
-    return min(outcomes, key=lambda outcome: len(outcome[1].settings), default=None)
-
-
-def _tried(
-    blueprint: Blueprint, first: Sequence[str], ids: Mapping[str, int | None] | None
-) -> Iterator[tuple[str, FamilyConfig | Exception]]:
-    """Yield the name of each family with the result for each of its classes, starting with `first`."""
-    model = _bounded(spell(model_values(blueprint)))
-    known = families()
-    preferred = [*first, *FIRST]
-    names = sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name))
-    for name in names:
-        for head_class in sorted(known[name].heads, key=lambda one: one not in first):
+    nearest: Nearest | None = None
+    for candidates in _candidates(model, known, first):
+        for name, head_class in candidates:
             try:
-                yield name, _config_of(known[name], head_class, model, ids)
+                match = _config_of(known[name], head_class, model, ids)
             except Exception as error:  # families may raise any exception for unexpected parts
-                yield name, error
+                if isinstance(error, Unlike) and 0 < len(error.settings) < (len(nearest[1]) if nearest else math.inf):
+                    nearest = name, error.settings
+                if not isinstance(error, Absent):
+                    why.setdefault(name, error)
+            else:
+                _warn(match, first, why, known)
+                return match, None
+        if nearest is not None:
+            break
+    _warn(None, first, why, known)
+    return None, nearest
+
+
+def _candidates(
+    model: ModelSection, known: Mapping[str, type[Family]], first: Sequence[str]
+) -> Iterator[list[tuple[str, str]]]:
+    """Yield the families and their classes in groups, from those without a part that the model lacks to the others.
+
+    The preferred family and user-defined families are in the first group.
+    """
+    preferred = [*first, *FIRST]
+    parts = {key: _parts(value_of(model, key)) for key in FACTS}
+    groups: dict[int, list[tuple[str, str]]] = {0: []}
+    for name in sorted(known, key=lambda name: (preferred.index(name) if name in preferred else len(preferred), name)):
+        for head_class in sorted(known[name].heads, key=lambda one: one not in first):
+            facts = {} if name in first else _facts(known[name], head_class)
+            unlike = sum(not _agree(key, stated, parts[key]) for key, stated in facts.items())
+            groups.setdefault(unlike, []).append((name, head_class))
+    return (groups[unlike] for unlike in sorted(groups))
+
+
+@cache
+def _facts(family: type[Family], head_class: str) -> Mapping[str, set[object]]:
+    """Return the parts of all models of a class, by their keys; none for user-defined families."""
+    if not is_shipped(family):
+        return {}
+    base = merged(family.base, family.heads[head_class])
+    return {key: _parts(value_of(base, key)) for key in FACTS if key not in family.varying}
+
+
+def _parts(value: object) -> set[object]:
+    """Return the names of the parts in a value; True stands for any part."""
+    parts = value if isinstance(value, list) else [value]
+    names = {part.get("type") if isinstance(part, Mapping) else part for part in parts}
+    return {"classifier" if name == "regression" else name for name in names} - {None, False, "none"}
+
+
+def _agree(key: str, stated: set[object], parts: set[object]) -> bool:
+    """True if a model with `parts` at `key` can belong to a class of which all models have the parts `stated`."""
+    if key == "head":
+        return stated == parts
+    return not stated or (bool(parts) if True in stated else not parts or not stated.isdisjoint(parts))
 
 
 class Unlike(DataError):

@@ -62,6 +62,7 @@ class Falcon(ClassicDecoder):
     """Falcon: parallel attention and feed-forward, few key-value heads, rotary or ALiBi positions."""
 
     model_types = ("falcon",)
+    varying = ("position", "layer.residual")
     base: ClassVar = merged(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
     settings = (

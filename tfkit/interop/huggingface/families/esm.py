@@ -21,6 +21,7 @@ class Esm(Offset):
     """ESM: a pre-norm protein encoder; mask tokens have a zero embedding."""
 
     model_types = ("esm",)
+    varying = ("position",)
     base: ClassVar = merged(Offset.base, PRE_NORM)
     heads: ClassVar = heads_of("Esm", answers=False)
     settings = amended(

@@ -29,6 +29,7 @@ class GPTNeoX(ClassicDecoder):
     """GPT-NeoX: parallel attention and feed-forward with separate norms; rotation of a quarter of each head."""
 
     model_types = ("gpt_neox",)
+    varying = ("layer.residual",)
     base: ClassVar = merged(
         ClassicDecoder.base, {"position": {"type": "rotary"}, "layer": {"residual": {"type": "parallel_two_norms"}}}
     )

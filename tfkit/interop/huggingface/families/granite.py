@@ -49,6 +49,7 @@ class HyperClovaX(Granite):
     """HyperCLOVA X: Granite with norms before and after each sublayer."""
 
     model_types = ("hyperclovax",)
+    varying = ("layer.residual",)
     heads = heads_of("HyperCLOVAX")
     settings = amended(Llama.settings, *MULTIPLIERS, Setting("attention_multiplier", "layer.attention.scale", None))
     head_settings = (Factor("logits_scaling", "head.scale", 1.0),)

@@ -34,6 +34,7 @@ class Llama4(Sparse):
     """Llama 4: three chunked rotary layers for each full layer without positions; router weights scale expert input."""
 
     model_types = ("llama4_text",)
+    varying = ("position", "layer.feedforward")
     base = merged(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
     heads = heads_of("Llama4")
     settings = (*SHELL, *expert_settings("num_local_experts", d_ff="intermediate_size"))

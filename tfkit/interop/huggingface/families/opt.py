@@ -35,6 +35,7 @@ class OPT(ClassicDecoder):
     """OPT: learned positions that skip padding; OPT-350M is post-norm with a narrow token table."""
 
     model_types = ("opt",)
+    varying = ("layer.residual",)
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
     settings = (

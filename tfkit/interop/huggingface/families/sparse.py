@@ -83,6 +83,7 @@ class Sparse(Llama):
     """Llama with experts; `is_dense` selects the layers that have a plain feed-forward instead."""
 
     base = BASE
+    varying: ClassVar[tuple[str, ...]] = ("layer.feedforward",)
     settings = SHELL
     rules = (*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules())
     dense_key: ClassVar[str] = "intermediate_size"  # width of a plain feed-forward

@@ -31,6 +31,7 @@ class StableLM(Llama):
     """StableLM 2: layer norms, rotation of a quarter of each head, optional norms for each head."""
 
     model_types = ("stablelm",)
+    varying = ("layer.residual",)
     base = merged(Llama.base, {"layer.norm.type": "layer_norm"})
     heads = heads_of("StableLm")
     settings = amended(

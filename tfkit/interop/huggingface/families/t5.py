@@ -62,6 +62,7 @@ class T5(Family):
     """T5: RMS norms, no biases, relative position buckets; version 1.1: a gated feed-forward, an untied output."""
 
     model_types = ("t5",)
+    varying: ClassVar = ("layer.feedforward",)
     base: ClassVar = {
         "type": "encoder_decoder",
         "embedding": {"type": "tokens", "shared": True},

@@ -26,7 +26,9 @@ class T5Gemma(Family):
 
     model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
-    heads: ClassVar[Mapping[str, ModelSection]] = {"T5GemmaForConditionalGeneration": {}}
+    heads: ClassVar[Mapping[str, ModelSection]] = {
+        "T5GemmaForConditionalGeneration": {"head": {"type": "language_model"}}
+    }
     rules = (
         Rule("{side}.embed_tokens.weight", "{side}.embedding.tokens.weight"),
         *(
