@@ -17,6 +17,7 @@ from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
 
 if TYPE_CHECKING:
+    from tfkit.core.blueprint import Blueprint
     from tfkit.recipe.load import Recipe
     from tfkit.recipe.views.row import Notes
     from tfkit.reports.picture import Picture
@@ -140,22 +141,20 @@ def _pictures(
     from tfkit.reports.diff import diff_architectures
     from tfkit.reports.picture import compared, picture
 
+    def shown(name: str, blueprint: Blueprint, note: str | None) -> Picture:
+        named = replace(blueprint, name=name)
+        return picture(named, count(named) if sizes else None, note)
+
     if other is None:
         recipe = read(source, reading)
         recipe.tell_warnings()
-        names, recipes = [full_name(source, reading)], [recipe]
-        blueprints, notes = [recipe.blueprint()], [vocabulary_note(recipe)]
-    else:
-        recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
-        names = [source, full_name(other, reading)]
-        blueprints = [comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])]
-        notes = ["; ".join(size_notes(*facts)) or None for facts in zip(names, recipes, blueprints, strict=True)]
-    pictures = []
-    for name, blueprint, note in zip(names, blueprints, notes, strict=True):
-        blueprint = replace(blueprint, name=name)
-        pictures.append(picture(blueprint, count(blueprint) if sizes else None, note))
-    if other is None:
-        return pictures, [], recipes
+        drawn = shown(full_name(source, reading), recipe.blueprint(), vocabulary_note(recipe))
+        return [drawn], [], [recipe]
+    recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
+    names = [source, full_name(other, reading)]
+    blueprints = [comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])]
+    facts = zip(names, recipes, blueprints, strict=True)
+    pictures = [shown(name, one, "; ".join(size_notes(name, recipe, one)) or None) for name, recipe, one in facts]
     changes = [
         f"{change.what}{f' ({change.where})' * bool(change.where)}: {change.before} → {change.after}"
         for change in diff_architectures(*blueprints)

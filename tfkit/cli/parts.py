@@ -49,32 +49,32 @@ def command(
     """
     from tfkit.cli.main import NO, WRONG
 
-    _check_conflicts(slot, as_json, {"--matrix": matrix, "--check": check, "--verify": bool(verify)})
+    options = {"--matrix": matrix, "--check": check, "--verify": bool(verify)}
+    used = [option for option, is_given in options.items() if is_given]
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
+    if matrix and slot:
+        raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
+    if check and not slot:
+        raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
+    if as_json and (verify or check):
+        raise click.UsageError(f"{used[0]} does not support --json")
     modules, imported = _import(verify)
     imported = _import(imports)[1] and imported
     passed = True
     if verify or check:
         passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name))
     elif matrix:
-        _print_matrix(as_json)
+        from tfkit.core.console import Console
+        from tfkit.reports.matrix import all_data, render_matrices
+
+        tables = all_data()
+        echo_json(tables) if as_json else render_matrices(tables, Console())
     else:
         _print_parts(slot, name, as_json)
     if not imported or REGISTRY.problems:  # broken plugins were reported when loaded
         ctx.exit(WRONG)
     ctx.exit(0 if passed else NO)
-
-
-def _check_conflicts(slot: str | None, as_json: bool, options: dict[str, bool]) -> None:
-    """Raise UsageError for options that conflict or have no effect."""
-    used = [option for option, is_given in options.items() if is_given]
-    if len(used) > 1:
-        raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
-    if options["--matrix"] and slot:
-        raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
-    if options["--check"] and not slot:
-        raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
-    if as_json and used and not options["--matrix"]:
-        raise click.UsageError(f"{used[0]} does not support --json")
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
@@ -163,11 +163,3 @@ def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
     else:
         slots = [slot_data(each) for each in CATALOGUES]
         echo_json(slots) if as_json else parts_table.render_slots(slots, console)
-
-
-def _print_matrix(as_json: bool) -> None:
-    from tfkit.core.console import Console
-    from tfkit.reports.matrix import all_data, render_matrices
-
-    tables = all_data()
-    echo_json(tables) if as_json else render_matrices(tables, Console())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from tfkit.core.bounds import LAYERS
 from tfkit.core.component import Config, spell, with_nested
@@ -81,9 +82,7 @@ class LayerPlan:
     )
     sublayers: tuple[SublayerPlan, ...] = keys(
         Key(
-            "sublayers",
-            OwnValue(),
-            "order of the sublayers; by default attention, mixer, cross_attention, feedforward",
+            "sublayers", OwnValue(), "order of the sublayers; by default attention, mixer, cross_attention, feedforward"
         ),
         Key("attention", PartValue("attention"), "self-attention; none: no such sublayer"),
         Key("mixer", PartValue("mixer"), "token mixing without attention; none: no such sublayer"),
@@ -92,19 +91,11 @@ class LayerPlan:
             PartValue("attention", over="attention"),
             "cross-attention to the memory, merged over attention; none: no such sublayer",
         ),
-        Key(
-            "feedforward",
-            PartValue("feedforward"),
-            "position-wise sublayer; none: no such sublayer",
-        ),
+        Key("feedforward", PartValue("feedforward"), "position-wise sublayer; none: no such sublayer"),
         Key("attention_norm", NormValue(), "norm of attention only, merged over norm; none: no norm"),
         Key("mixer_norm", NormValue(), "norm of the mixer only, merged over norm; none: no norm"),
         Key("cross_attention_norm", NormValue(), "norm of cross-attention only, merged over norm; none: no norm"),
-        Key(
-            "feedforward_norm",
-            NormValue(),
-            "norm of the feed-forward sublayer only, merged over norm; none: no norm",
-        ),
+        Key("feedforward_norm", NormValue(), "norm of the feed-forward sublayer only, merged over norm; none: no norm"),
     )
     causal: bool
     num_heads: int | None = None  # heads of the self-attentions, if equal
@@ -222,9 +213,9 @@ class StackPlan:
 
     def without(self, capability: str) -> list[str]:
         """Return the parts, nested ones included, that declare capabilities but lack `capability`: slot 'name'."""
-        configs = [part for part in (*self.parts(), self.embedding, self.final_norm) if part is not None]
-        nested = [one for config in configs for one in with_nested(config) if one.part.capabilities]
-        lacking = {one.part for one in nested if capability not in one.part.able(one)}
+        configs = filter(None, (*self.parts(), self.embedding, self.final_norm))
+        every = chain.from_iterable(map(with_nested, configs))
+        lacking = {one.part for one in every if one.part.capabilities and capability not in one.part.able(one)}
         return sorted(f"{part.part_slot} '{part.part_name}'" for part in lacking)
 
     @property
@@ -288,7 +279,11 @@ class Parametrization:
     sizes: tuple[tuple[str, int, tuple[Sizes, ...]], ...] = field(init=False)  # base: side, width, layers
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", tuple(_sizes(plan) for plan in self.base.stacks()))
+        sizes = []
+        for plan in self.base.stacks():
+            layers = [layer_sizes(layer) for layer in plan.layers]
+            sizes.append((plan.side, plan.d_model, tuple(layers[kind] for kind in plan.order)))
+        object.__setattr__(self, "sizes", tuple(sizes))
 
     def as_data(self) -> dict[str, object]:
         """Return the recipe section."""
@@ -320,19 +315,15 @@ def layer_sizes(layer: LayerPlan) -> Sizes:
     """Return the integer options of a layer's sublayers and norms by path."""
     norms = {f"{one.name}_norm": one.norm for one in layer.sublayers}
     parts = {"norm": layer.norm, **norms, **{one.name: one.config for one in layer.sublayers}}
-    return tuple(_whole_numbers(spell(parts)))
+    return tuple(whole_numbers(spell(parts)))
 
 
-def _whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+def whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield dotted keys and integers from nested mappings; lists are skipped."""
     if type(value) is int:
         yield path, value
     for name, child in value.items() if isinstance(value, Mapping) else ():
-        yield from _whole_numbers(child, f"{path}.{name}")
-
-
-def _sizes(plan: StackPlan) -> tuple[str, int, tuple[Sizes, ...]]:
-    layers = [layer_sizes(layer) for layer in plan.layers]
-    return plan.side, plan.d_model, tuple(layers[kind] for kind in plan.order)
+        yield from whole_numbers(child, f"{path}.{name}" if path else name)
 
 
 def _stack(blueprint: Blueprint, side: str) -> StackPlan:
@@ -374,7 +365,7 @@ class Blueprint:
 
     def stacks(self) -> Iterator[StackPlan]:
         """Yield the stacks in the order of computation."""
-        yield from (stack for stack in (self.encoder, self.decoder) if stack is not None)
+        yield from filter(None, (self.encoder, self.decoder))
 
     @property
     def last(self) -> StackPlan:

@@ -126,7 +126,6 @@ def _bounded(annotation: object) -> Any:
 
 
 def _hashable(value: object) -> object:
-    """Replace lists and mappings by hashable equivalents."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
     return frozenset((key, _hashable(entry)) for key, entry in value.items()) if isinstance(value, Mapping) else value
@@ -203,12 +202,7 @@ class Component:
 
 
 def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[Config]:
-    """Return a Config that inherits from all `configs`."""
-    bases = [
-        config
-        for place, config in enumerate(configs)
-        if not any(issubclass(other, config) for other in (*configs[:place], *configs[place + 1 :]) if other != config)
-    ]
+    bases = [one for one in configs if not any(issubclass(other, one) for other in configs if other != one)]
     return type("Config", tuple(dict.fromkeys(bases)), names)
 
 

@@ -99,14 +99,10 @@ class Visibility:
     def is_full(self) -> bool:
         """True if every key is visible to every query."""
         if self._full is None:
-            self._full = self._is_full()
+            last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
+            unmarked = self.real is None and self.segments is None
+            self._full = unmarked and all(last_only and self._shows_past(rule) for rule in self.rules)
         return self._full
-
-    def _is_full(self) -> bool:
-        if self.real is not None or self.segments is not None:
-            return False
-        last_only = self.span.queries == 1 and self.span.past == self.span.keys - 1
-        return all(last_only and self._shows_past(rule) for rule in self.rules)
 
     def _shows_past(self, rule: MaskFacts) -> bool:
         """True if the rule shows the query all cached keys: causal, or a window whose older keys were dropped."""
@@ -233,10 +229,7 @@ def at(facts: Tensor, places: Tensor) -> Tensor:
 
 
 def _every(masks: Sequence[Tensor]) -> Tensor | None:
-    result = None
-    for mask in masks:
-        result = mask if result is None else result & mask
-    return result
+    return reduce(operator.and_, masks) if masks else None
 
 
 @dataclass(eq=False)
@@ -314,11 +307,8 @@ class Placement:
 
 
 def _total(terms: Sequence[Tensor | None]) -> Tensor | None:
-    result = None
-    for term in terms:
-        if term is not None:
-            result = term if result is None else result + term
-    return result
+    present = [term for term in terms if term is not None]
+    return reduce(operator.add, present) if present else None
 
 
 OBSERVATIONS = ("attention", "hidden_states")

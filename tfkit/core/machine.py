@@ -36,7 +36,6 @@ def vendor() -> str:
 
 
 def _cpuinfo(key: str) -> str:
-    """Return the first value of a key in /proc/cpuinfo, or nothing."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith(key):

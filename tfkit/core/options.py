@@ -121,13 +121,12 @@ class Slot:
         if isinstance(value, Mapping):
             options = dict(value)
             name = options.pop("type", None)
-            if not isinstance(name, str):
-                known = ", ".join(REGISTRY.names(self.slot))
-                message = (
-                    f"type is missing; available {self.slot} types: {known}" if name is None else "expected a name"
-                )
-                raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
-            return self._config(name, options, loc=("type",))
+            if isinstance(name, str):
+                return self._config(name, options, loc=("type",))
+            message = "expected a name"
+            if name is None:
+                message = f"type is missing; available {self.slot} types: {', '.join(REGISTRY.names(self.slot))}"
+            raise _located(("type",) * (name is not None), PydanticCustomError("part_type", message), value)
         got = "none" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         got = got if len(got) <= 60 else f"{got[:57]}..."
         raise ValueError(f"expected the name of {with_article(self.slot)}, or a mapping with its type, got {got}")

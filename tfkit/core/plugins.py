@@ -89,14 +89,11 @@ def failure(error: BaseException, name: str) -> str:
         return f"{where}: {_one_line(str(error))}"
     deepest = broken or (outside[-1] if outside else None)
     elsewhere = f" ({deepest[0]}:{deepest[1]})" if deepest and deepest[0] != own else ""
-    return f"{where}: cannot be imported: {_what(error)}{elsewhere}"
-
-
-def _what(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"it exits the program (sys.exit({error.code!r}))"
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return type(error).__name__ + (f": {_one_line(text)}" if text else "")
+    what = type(error).__name__ + (f": {_one_line(text)}" if text else "")
+    if isinstance(error, SystemExit):
+        what = f"it exits the program (sys.exit({error.code!r}))"
+    return f"{where}: cannot be imported: {what}{elsewhere}"
 
 
 def _one_line(text: str) -> str:

@@ -99,10 +99,8 @@ class Registry:
         """
         if slot not in HOMES:
             hint = nearest(slot, list(CATALOGUES))
-            raise UsageError(
-                f"unknown slot '{slot}'; available: {', '.join(CATALOGUES)}"
-                + (f". Did you mean '{hint}'?" * bool(hint))
-            )
+            more = f". Did you mean '{hint}'?" if hint else ""
+            raise UsageError(f"unknown slot '{slot}'; available: {', '.join(CATALOGUES)}{more}")
         if not name.isidentifier():
             raise UsageError(f"the name of a part must be an identifier, got {name!r}")
 
@@ -119,7 +117,6 @@ class Registry:
         foreign = not is_shipped(part)
         if foreign:
             check_declarations(part)
-        if foreign:
             self._load_catalogue(slot)  # loaded first, so that a duplicate name is reported for the new part
         current = self._parts[slot].get(name)
         if current is not None and home_of(current) != home_of(part):

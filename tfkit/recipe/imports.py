@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -169,10 +169,8 @@ class Importer:
 
     faults: Faults
     trust: bool = False
-
-    def __post_init__(self) -> None:
-        self.done: dict[str, str] = {}  # canonical name -> argument of --import
-        self._failed: set[str] = set()
+    done: dict[str, str] = field(default_factory=dict)  # canonical name -> argument of --import
+    _failed: set[str] = field(default_factory=set)
 
     def import_all(self, names: Iterable[str | Path]) -> None:
         """Import the names given with --import; failures become faults."""
@@ -229,4 +227,4 @@ def parts_written_in(name: str) -> frozenset[tuple[str, str]] | None:
     words = [tuple(getattr(argument, "value", None) for argument in call.args) for call in calls]
     if any(len(pair) != 2 or not all(isinstance(word, str) for word in pair) for pair in words):
         return None  # a computed name is known only by executing the file
-    return frozenset(words)
+    return frozenset((str(slot), str(part)) for slot, part in words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
@@ -43,16 +44,12 @@ def sentence(path: str) -> str:
     return next((GROUPS[group][base].sentence for group in _groups(parent) if base in GROUPS[group]), "")
 
 
-def _groups(path: str) -> tuple[str, ...]:
+def _groups(path: str) -> Sequence[str]:
     """Return the groups of keys allowed in the mapping at `path`."""
-    if path == "":
-        return ("top",)
-    if path == "model":
-        return ("model", "stack")
-    if path in ("model.encoder", "model.decoder"):
-        return ("stack",)
-    layer = re.fullmatch(r"model(\.(encoder|decoder))?\.(layer|layers\.\w+)", path)
-    return ("layer",) if layer else ()
+    if re.fullmatch(r"model(\.(encoder|decoder))?\.(layer|layers\.\w+)", path):
+        return ["layer"]
+    own = {"": ["top"], "model": ["model", "stack"], "model.encoder": ["stack"], "model.decoder": ["stack"]}
+    return own.get(path, [])
 
 
 def default_part(key: Key) -> str:

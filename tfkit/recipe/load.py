@@ -219,8 +219,7 @@ def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize
 def label_nodes(model: Node) -> list[Node]:
     """Return all nodes with `num_classes: labels` in the heads of a model."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
-    sizes = [mapping(head).get("num_classes") for head in heads]
-    return [node for node in sizes if node is not None and node.value == "labels"]
+    return [size for head in heads if (size := mapping(head).get("num_classes")) and size.value == "labels"]
 
 
 def read_for(
@@ -270,7 +269,7 @@ def load_recipe(
     if overrides is not None and not isinstance(overrides, Mapping):
         raise UsageError(f"overrides must be a mapping of dotted keys to values, got {overrides!r}")
     imports = _texts("imports", imports)
-    sets, variants = [[str(text) for text in _texts(*pair)] for pair in (("sets", sets), ("variant", variant or ()))]
+    sets, variants = list(map(str, _texts("sets", sets))), list(map(str, _texts("variant", variant or ())))
     try:
         composed = compose(source, overrides=overrides, sets=sets, variants=variants)
     except RecipeError as error:
@@ -320,7 +319,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
             faults.unknown_key(child, [*TOP_KEYS, "extends", "variants"], "section")
     if "tfkit" not in root:
         faults.add(composed.root, f"needs the version of the recipe language; add tfkit: {LANGUAGE}", path="tfkit")
-    faults.errors += [fault for fault in version_faults(composed.root) if fault not in faults.errors]
+    faults.errors += version_faults(composed.root)
     data, node = _section(node_at(root, "data"), Data, faults), node_at(root, "objective")
     nothing = replace(composed.root, value={}, path="")
     objective = None if node is None else Preparer(faults).config(node, "objective")
@@ -369,7 +368,6 @@ def _check_agreement(recipe: Recipe, faults: Faults) -> None:
 
 
 def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
-    """Return the recipe with the values of `train.evaluations` resolved."""
     resolved: dict[str, dict[str, object]] = {}
     for name, values in recipe.train.evaluations.items():
         where = f"train.evaluations.{name}"

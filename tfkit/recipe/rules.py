@@ -34,9 +34,8 @@ class CapabilityRule:
     capability: str
     requirer: str
     slots: tuple[str, ...]
-    applies: Callable[[PartLike], bool] = lambda part: (
-        True
-    )  # True if a part in the slot `requirer` has this requirement
+    # True if a part in the slot `requirer` has this requirement
+    applies: Callable[[PartLike], bool] = lambda part: True
 
     def refuses(self, candidate: PartLike) -> bool:
         """True if the part is in one of the slots and lacks the capability, considering its options if given."""
@@ -128,16 +127,13 @@ def _instead(rule: CapabilityRule, part: Part, requirer: Part | None) -> Iterato
 
 
 def _several(slot: str) -> str:
-    """Return the plural of a slot's name."""
     return {"strategy": "strategies", "logits": "logits rules"}.get(slot, f"{slot}s")
 
 
 def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
     """Yield every pair of parts from two slots, with the reason why they are incompatible, or None."""
-    for name in REGISTRY.names(slot):
-        requirer = REGISTRY.get(slot, name)
-        for other_name in REGISTRY.names(other):
-            part = REGISTRY.get(other, other_name)
+    for name, requirer in sorted(REGISTRY.load(slot).items()):
+        for other_name, part in sorted(REGISTRY.load(other).items()):
             rule = refusal(requirer, part)
             yield name, other_name, None if rule is None else reason(rule, part, requirer)
 

@@ -237,7 +237,6 @@ class _Reader:
 
 
 def _words(source: Schema) -> list[object]:
-    """Return the words that an enum or const allows."""
     words = source.get("enum", [source["const"]] if "const" in source else [])
     return ["none" if word is None else word for word in words]
 

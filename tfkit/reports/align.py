@@ -58,7 +58,6 @@ def _outlines(plan: StackPlan, kinds: list[object]) -> list[int]:
 
 
 def _equal(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix."""
     return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
 
 

@@ -154,7 +154,7 @@ def page(maps: AttentionMaps, title: str) -> str:
                 "place": each.place,
                 "queries": [printable(token) for token in each.queries],
                 "keys": [printable(token) for token in each.keys],
-                "heads": [_packed(_blocks(weights, block)) for weights in each.weights],
+                "heads": [_packed(weights, block) for weights in each.weights],
             }
             for each in maps.maps
         ],
@@ -168,17 +168,11 @@ def page(maps: AttentionMaps, title: str) -> str:
     return before + text + after
 
 
-def _packed(cells: Tensor) -> dict[str, object]:
-    """Encode weights as base64 bytes, scaled so that the maximum is 255."""
+def _packed(weights: Tensor, block: int) -> dict[str, object]:
+    """Encode a map [query key] as base64 bytes, scaled so that the maximum is 255, after max-pooling it by `block`."""
+    bottom, right = (-size % block for size in weights.shape)
+    padded = pad(weights, (0, right, 0, bottom))
+    cells = reduce(padded, "(query a) (key b) -> query key", "max", a=block, b=block)
     most = float(cells.max())
     parts = (cells / max(most, 1e-30) * STEPS).round().byte().contiguous()
     return {"most": most, "bytes": base64.b64encode(parts.numpy().tobytes()).decode("ascii")}
-
-
-def _blocks(weights: Tensor, block: int) -> Tensor:
-    """Max-pool a map: [query key] -> [query/block key/block]."""
-    if block == 1:
-        return weights
-    bottom, right = (-size % block for size in weights.shape)
-    padded = pad(weights, (0, right, 0, bottom))
-    return reduce(padded, "(query a) (key b) -> query key", "max", a=block, b=block)

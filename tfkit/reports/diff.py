@@ -120,7 +120,6 @@ def _layers(alignment: Alignment, follows: Follows) -> Iterator[Change]:
 
 
 def _sets(plan: StackPlan) -> str:
-    """Format the sets of layers that share weights."""
     found = [label(runs) for entry, runs in places(plan.entries).items() if entry >= 0]
     more = f"; ... ({len(found):,} sets)" if len(found) > SHOWN_SETS else ""
     return "; ".join(found[:SHOWN_SETS]) + more or "none"
@@ -130,7 +129,6 @@ def _sets(plan: StackPlan) -> str:
 
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:
-    """Compare two layers."""
     columns = old, new = _columns(before), _columns(after)
     order = [columns.pop("sublayers") for columns in (old, new)]
     for name in dict.fromkeys([*old, *new]):
@@ -161,7 +159,6 @@ def _alone(plan: LayerPlan, aligned: Sequence[tuple[LayerPlan, int]]) -> str:
 
 
 def _layer_words(plan: LayerPlan) -> str:
-    """Summarize a layer."""
     parts = [f"{sublayer.name} {words(sublayer.config)}" for sublayer in plan.sublayers]
     parts += [f"mask {words(plan.mask)}"] * bool(plan.mask) + [f"norm {words(plan.norm)}"] * (plan.norm is not None)
     parts += [f"position {words(plan.position)}"] * (plan.position is not None)
@@ -170,7 +167,6 @@ def _layer_words(plan: LayerPlan) -> str:
 
 
 def _stack_words(plan: StackPlan) -> str:
-    """Summarize a stack."""
     layers = "; ".join(f"{label(runs)} {_layer_words(plan.layers[kind])}" for kind, runs in places(plan.order).items())
     ends: Sequence[tuple[str, object]] = (("embedding", plan.embedding), ("position", plan.position))
     parts = [f"{name} {words(part)}" for name, part in ends if part]

@@ -102,7 +102,6 @@ def _figure(key: str, value: int) -> str:
 
 
 def _change(key: str, before: int, after: int) -> str:
-    """Format a signed difference and its percentage."""
     if before == after:
         return "none"
     text = ("+" if after > before else "-") + _figure(key, abs(after - before))

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.table import RecipeTable
@@ -49,10 +48,11 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
     cards: list[str] = []
     ideas: dict[str, set[str]] = {slot: set() for slot in FILTERS}
     for about, blueprint in models:
-        own = _ideas(blueprint)
+        every = [part.part for plan in blueprint.stacks() for part in plan.parts()]
+        own = [part for part in every if part.part_slot in FILTERS]
         for part in own:
-            ideas[part.part.part_slot].add(part.part.part_name)
-        words = " ".join(sorted({f"{part.part.part_slot}:{part.part.part_name}" for part in own}))
+            ideas[part.part_slot].add(part.part_name)
+        words = " ".join(sorted({f"{part.part_slot}:{part.part_name}" for part in own}))
         name = escape(printable(blueprint.name))
         cards.append(
             f'<article id="{name}" data-ideas="{escape(words)}"><h2>{name}</h2>'
@@ -70,11 +70,6 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
     for name, value in (("title", TITLE), ("style", style()), ("body", body)):
         text = text.replace(f"<!-- {name} -->", value, 1)
     return text
-
-
-def _ideas(blueprint: Blueprint) -> list[Config]:
-    """Return the names of a model's parts in the slots that have a filter."""
-    return [part for plan in blueprint.stacks() for part in plan.parts() if part.part.part_slot in FILTERS]
 
 
 def _select(slot: str, names: Sequence[str]) -> str:

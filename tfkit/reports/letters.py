@@ -53,7 +53,6 @@ def lines(words: Iterable[str], most: float, size: float, bold: bool = False, ap
 
 
 def _broken(group: str, most: float, size: float, bold: bool) -> Iterator[str]:
-    """Wrap a single group of words."""
     line = ""
     for word in group.split(" "):
         longer = f"{line} {word}" if line else word

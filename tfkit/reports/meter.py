@@ -63,7 +63,7 @@ class Meter:
             self._open.callback(handle.remove)
 
     def __enter__(self) -> Meter:
-        self._open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, _as_is))
+        self._open.enter_context(torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor))
         self._open.enter_context(_FlopMode(self._add))
         self._open.enter_context(_FusedAttentionMode())
         return self
@@ -86,10 +86,6 @@ class Meter:
 def _address(tensor: Tensor) -> int:
     address: int = tensor.untyped_storage()._cdata
     return address
-
-
-def _as_is(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,18 +113,10 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _inner_product(left: Tensor, right: Tensor, *_: object, **__: object) -> int:
-    return 2 * left.numel()
-
-
-def _added_product(_: Tensor, left: Tensor, *__: object, **___: object) -> int:
-    return 2 * left.numel()
-
-
 _MORE_FLOPS: dict[Any, Callable[..., int]] = {
-    torch.ops.aten.mv: _inner_product,
-    torch.ops.aten.dot: _inner_product,
-    torch.ops.aten.addmv: _added_product,
+    torch.ops.aten.mv: lambda left, right, **_: 2 * left.numel(),
+    torch.ops.aten.dot: lambda left, right, **_: 2 * left.numel(),
+    torch.ops.aten.addmv: lambda added, left, right, **_: 2 * left.numel(),
 }
 
 
@@ -136,16 +124,10 @@ class _FusedAttentionMode(TorchFunctionMode):
     """Function mode that replaces attention with a fused kernel; on `meta`, torch would save the score matrix."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> object:
-        if func is F.scaled_dot_product_attention:
-            return _fused(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _fused(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: object, **__: object
-) -> Tensor:
-    fused: Callable[..., Tensor] = _FusedAttention.apply
-    return fused(query, key, value, attn_mask)
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        fused: Callable[..., Tensor] = _FusedAttention.apply
+        return fused(*args[:3], args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask"))
 
 
 class _FusedAttention(torch.autograd.Function):

@@ -64,7 +64,6 @@ def _in_section(part: Part) -> Tree:
 
 
 def _heads(part: Any) -> Tree:
-    """Return the heads that an objective needs."""
     kind = part.heads[0]
     beside = {name: types[0] for name, types in part.beside.items()}
     named = {name: {"type": type_, **required("head", type_)} for name, type_ in beside.items()}

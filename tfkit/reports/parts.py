@@ -53,13 +53,16 @@ def line_data(part: Part) -> dict[str, object]:
 def part_data(part: Part, width: int = 80) -> dict[str, object]:
     """Describe a part. Its minimal recipe is wrapped to `width`, or is None for the reason in `recipe_problem`."""
     minimal = minimal_recipe(part)
+    # capabilities that a rule requires, or that any part in the slot declares
+    relevant = {rule.capability for rule in RULES if part.part_slot in rule.slots}
+    relevant = relevant.union(*(other.able() for other in REGISTRY.load(part.part_slot).values()))
     return {
         "slot": part.part_slot,
         **line_data(part),
         "doc": inspect.cleandoc(part.__doc__ or ""),
         "fields": list(options_of(part.Config)),
         "checked": _checked(part.Config),
-        "capabilities": {name: name in part.able() for name in CAPABILITIES if name in _relevant(part)},
+        "capabilities": {name: name in part.able() for name in CAPABILITIES if name in relevant},
         "asks": {rule.capability: list(rule.slots) for rule in requirements_of(part)},
         "needs": sorted(part.needs),
         "recipe": None if minimal.data is None else recipe_text(minimal.data, width),
@@ -93,7 +96,6 @@ def options_of(model: type[BaseModel], prefix: str = "", when: str = "") -> Iter
 
 
 def _kind(section: type[BaseModel]) -> str:
-    """Return a prefix with the `type` that selects this nested mapping."""
     kind: FieldInfo | None = section.model_fields.get("type")
     return f"{in_words(kind) if kind else section.__name__}: "
 
@@ -104,9 +106,3 @@ def _checked(config: type[Config]) -> list[str]:
     checks += [validator.func for validator in config.__pydantic_decorators__.model_validators.values()]
     read = {name for check in checks for name in inspect.unwrap(check).__code__.co_names}
     return [name for name in config.model_fields if name in read]
-
-
-def _relevant(part: Part) -> set[str]:
-    """Return the capabilities to list for a part: those that a rule requires or that any part in its slot declares."""
-    declared = {name for other in REGISTRY.load(part.part_slot).values() for name in other.able()}
-    return declared | {rule.capability for rule in RULES if part.part_slot in rule.slots}

@@ -85,7 +85,6 @@ def _doc(console: Console, doc: str) -> None:
 
 
 def _options(console: Console, part: JsonObject) -> None:
-    """Print the options."""
     names = [field["name"] for field in part["fields"]]
     if not names:
         return say(console, "This part has no options.")

@@ -312,7 +312,6 @@ def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -
 
 
 def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | None:
-    """Convert the path of a layer to boxes."""
     if path is None:
         return None
     blocks: list[Box | Fork | LayerGroup] = []

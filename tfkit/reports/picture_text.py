@@ -15,11 +15,8 @@ def text(picture: Picture, width: int = 80) -> str:
     """Render a picture as lines of text, from input to heads; `!` marks differences."""
     output = textwrap.wrap(f"{picture.name}: {picture.headline}", width)
     for column in picture.columns:
-        output.append("")
-        position = [] if column.position is None else [column.position]
-        output += _lines(picture, (column.start, *([column.memory] if column.memory else [])), "", width)
-        output += _lines(picture, (*position, *([column.embedding] if column.embedding else [])), "", width)
-        output += _lines(picture, (*column.layers, *column.heads), "", width)
+        first = [box for box in (column.start, column.memory, column.position, column.embedding) if box is not None]
+        output += ["", *_lines(picture, (*first, *column.layers, *column.heads), "", width)]
         output += [f"  {key} uses the token table of {column.side}" for key in column.tied]
     output += ["", *_lines(picture, picture.notes, "", width)]
     output += ["  both stacks share one token table"] * picture.shared
@@ -28,13 +25,12 @@ def text(picture: Picture, width: int = 80) -> str:
 
 def _lines(picture: Picture, series: Series, before: str, width: int) -> Iterator[str]:
     for block in series:
-        if isinstance(block, Box):
-            yield from _box(picture, block, before, width)
-        elif isinstance(block, LayerGroup):
-            yield from _box(picture, block.band, before, width)
-            yield from _lines(picture, block.body, f"{before}  │ ", width)
-        else:
+        if isinstance(block, Fork):
             yield from _fork(picture, block, before, width)
+            continue
+        yield from _box(picture, block if isinstance(block, Box) else block.band, before, width)
+        if isinstance(block, LayerGroup):
+            yield from _lines(picture, block.body, f"{before}  │ ", width)
 
 
 def _fork(picture: Picture, fork: Fork, before: str, width: int) -> Iterator[str]:
@@ -145,6 +141,5 @@ class _Chart:
 
 
 def _safe(words: Sequence[str]) -> str:
-    """Escape a Mermaid label."""
     lines = ["".join(f"#{ord(letter)};" if letter in ACTING else letter for letter in word) for word in words]
     return "<br>".join(lines)

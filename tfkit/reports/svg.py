@@ -410,7 +410,6 @@ def _height(box: Box, wide: float = WIDTH) -> float:
 
 
 def _text(box: Box, wide: float) -> tuple[list[str], list[str]]:
-    """Wrap the title and the words of a box."""
     if box.tone == "scale":
         return [box.title], []
     return lines([box.title], wide - 2 * PAD, TITLE, bold=True), lines(box.words, wide - 2 * PAD, WORDS)

@@ -53,7 +53,9 @@ def headline(data: JsonObject) -> str:
     words = [data["type"]]
     figures = list(data["stacks"].values())
     for name in [*LABELS, *(name for name in figures[0] if name not in LABELS and name not in ELSEWHERE)]:
-        words += _figure_words(name, [stack[name] for stack in figures])
+        shown = [f"{stack[name]:,}" for stack in figures if stack[name]]
+        shown = shown if name == "num_layers" else list(dict.fromkeys(shown))  # depths are listed for each stack
+        words += [f"{LABELS.get(name, name)} {' and '.join(shown)}"] if shown else []
     if figures[-1]["last_state"]:
         words.append("connected by the last state")
     if "parameters" not in data:
@@ -64,14 +66,6 @@ def headline(data: JsonObject) -> str:
     if data["active_parameters"] != data["parameters"]:
         words.append(f"{data['active_parameters']:,} active per token")
     return f"{data['name']}: {', '.join(words)}"
-
-
-def _figure_words(name: str, values: list[int | float | None]) -> list[str]:
-    """Format a figure of all stacks, or [] if no stack has it; depths are listed for each stack."""
-    shown = [f"{value:,}" for value in values if value]
-    if name != "num_layers":
-        shown = list(dict.fromkeys(shown))
-    return [f"{LABELS.get(name, name)} {' and '.join(shown)}"] if shown else []
 
 
 def caption(data: JsonObject) -> str:
@@ -113,14 +107,14 @@ def _table(data: JsonObject) -> Iterator[TableLine]:
 
 def _single_lines(row: JsonObject) -> Iterator[TableLine]:
     """Format the row of a module outside the layers."""
-    name = ONCE if row["name"] == "once" else row["name"]
-    yield TableLine(f"  {name}", _figures(row))
+    yield TableLine(f"  {ONCE if row['name'] == 'once' else row['name']}", _figures(row))
     yield from (_details(part, 4) for part in row["parts"] if part["summary"])
 
 
 def _layer_lines(row: JsonObject) -> Iterator[TableLine]:
     """Format the row of all layers of a kind, followed by their parts."""
-    yield TableLine(f"  layer{_many(row)}", _figures(row))
+    many = f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
+    yield TableLine(f"  layer{many}", _figures(row))
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):
             yield TableLine(f"    {name}: {', '.join(row[name]) or 'none'}", style="dim", indent=6)
@@ -128,10 +122,6 @@ def _layer_lines(row: JsonObject) -> Iterator[TableLine]:
         yield TableLine(f"  - {part['name']}", _figures(part))
         dropped = part["name"] == "residual" and row["dropout"]
         yield _details(part, 6, f", dropout {row['dropout']:g}" if dropped else "")
-
-
-def _many(row: dict[str, object]) -> str:
-    return f" {row['layers']}" if row["times"] == 1 else f"s {row['layers']} ({row['times']:,}x)"
 
 
 def _details(part: JsonObject, indent: int, more: str = "") -> TableLine:

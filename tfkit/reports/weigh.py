@@ -58,16 +58,15 @@ def weigh_cache(model: Model, length: int, batch: int) -> dict[Path, int]:
     }
 
 
-def stacks_of(model: Model) -> Iterator[tuple[str, Stack]]:
-    """Yield the stacks with their sides, in execution order."""
-    yield from ((plan.side, model.stack(plan.side)) for plan in model.blueprint.stacks())
+def stacks_of(model: Model) -> list[tuple[str, Stack]]:
+    """Return the stacks with their sides, in execution order."""
+    return [(plan.side, model.stack(plan.side)) for plan in model.blueprint.stacks()]
 
 
-def heads_of(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the heads with their names: `head`, `heads.<name>`."""
-    if model.head is not None:
-        yield "head", model.head
-    yield from ((f"heads.{name}", head) for name, head in model.heads.items())
+def heads_of(model: Model) -> list[tuple[str, nn.Module]]:
+    """Return the heads with their names: `head`, `heads.<name>`."""
+    own = [] if model.head is None else [("head", model.head)]
+    return own + [(f"heads.{name}", head) for name, head in model.heads.items()]
 
 
 def parts_of(layer: nn.Module) -> dict[str, nn.Module]:

@@ -38,6 +38,8 @@ from tfkit.training.splits import Split, learned_from, missing_packages
 from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
 from tfkit.training.widths import check_widths
 
+Labels = tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -76,11 +78,7 @@ class Task:
 
 
 def prepare(
-    recipe: Recipe,
-    reporter: Reporter,
-    tokenizer: Tokenizer | None = None,
-    initial: bool = True,
-    labels: tuple[str, ...] = (),
+    recipe: Recipe, reporter: Reporter, tokenizer: Tokenizer | None = None, initial: bool = True, labels: Labels = ()
 ) -> Task:
     """Read the data and build the model.
 
@@ -89,8 +87,7 @@ def prepare(
     """
     data, objective = _needed(recipe)
     _check_files(recipe, initial, tokenizer)
-    settings = recipe.train
-    device = choose_device(settings.device)
+    settings, device = recipe.train, choose_device(recipe.train.device)
     if not recipe.unknown_vocab and not recipe.unknown_labels:
         _check_size(recipe.blueprint(), settings, device)
     splits = {name: Split(config, objective, is_sharded(recipe, config)) for name, config in data.splits()}
@@ -105,10 +102,8 @@ def prepare(
     objective.rows.read_model(blueprint)
     longest = longest_example(blueprint, data)
     learned = {name: split for name, split in splits.items() if name in ("train", "valid")}
-    held = {name: split.examples for name, split in learned.items() if not split.sharded}
-    hashes = example_hashes(data, held)
-    teacher = load_teacher(recipe)
-    if teacher is not None:
+    hashes = example_hashes(data, {name: split.examples for name, split in learned.items() if not split.sharded})
+    if (teacher := load_teacher(recipe)) is not None:
         check_teacher(recipe, teacher, Pupil(blueprint, tokenizer, objective, data.batch.pack))
     items = {name: split.items(tokenizer, longest, data.batch) for name, split in learned.items()}
     rehearse(recipe, blueprint, tokenizer, splits, longest)
@@ -226,7 +221,7 @@ def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str])
     return learned_once(config, split.config, list(fields), learn) if split.sharded and config.part.learns else learn()
 
 
-def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: tuple[str, ...]) -> Recipe:
+def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: Labels) -> Recipe:
     """Collect the labels from the training data, and fill in their number in the recipe."""
     objective.rows.labels = labels
     if objective.rows.labelled:

@@ -25,13 +25,9 @@ class Masks(NamedTuple):
     """
 
     rules: tuple[MaskFacts.Config, ...]
+    causal: bool  # True if one of the rules is a limit that hides the future
     text: Node | None
     written: list[tuple[Node, MaskFacts.Config]]
-
-    @property
-    def causal(self) -> bool:
-        """True if one of the rules is a limit that hides the future."""
-        return any(rule.part.hides_future and not rule.part.opens for rule in self.rules)
 
 
 def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
@@ -50,8 +46,10 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
         stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
     first = of_kind(by_type, MaskFacts.Config)
     rules = tuple(texts) if first is None else tuple(dict.fromkeys((first, *texts)))
-    explicit = [texts[rule] for rule in explicit_masks(rules, stack.causal)]
-    return Masks(rules, one_or_list(keys.get("mask", stack.keys.get("mask")), explicit), written)
+    text = one_or_list(
+        keys.get("mask", stack.keys.get("mask")), [texts[rule] for rule in explicit_masks(rules, stack.causal)]
+    )
+    return Masks(rules, any(rule.part.hides_future and not rule.part.opens for rule in rules), text, written)
 
 
 def explicit_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:

@@ -41,7 +41,7 @@ class Layers:
         self.texts: list[Node] = []  # source of every layer, including equal ones
         self._by_repr: dict[str, list[int]] = {}  # indices of plans
         # keyed by id() of the layer's node; storing the node keeps it alive, and its id unique
-        self._written: dict[int, tuple[Node, Node]] = {}
+        self._written: dict[int, tuple[Node, dict[str, Node]]] = {}
         node, named = stack.keys.get("layer"), node_at(stack.keys, "layers")
         if node is None:
             self.faults.add(stack.node, "needs `layer`, which describes its layers")
@@ -82,9 +82,11 @@ class Layers:
 
         An unused kind may need to be combined with another one, so only its own keys are checked.
         """
+        if self.base is None or (entries and not self.kinds):
+            return
         used = {kind for entry in entries for kind in entry.kinds}
-        unused = [(kind,) for kind in self.kinds if kind not in used]
-        for kinds in [*([] if entries else [()]), *unused] if self.base is not None else ():
+        unused: list[tuple[str, ...]] = [(kind,) for kind in self.kinds if kind not in used]
+        for kinds in unused if entries else [(), *unused]:
             node = self.merged(kinds)
             if not varies(node):
                 self.plan(node)
@@ -122,13 +124,14 @@ class Layers:
         check_layer(layer, plan, masks)
         if masks.text is not None:
             layer.written["mask"] = masks.text
-        as_written = {name: child for name, child in keys.items() if name in LAYER and LAYER[name].field == name}
-        self._written[id(node)] = node, replace(node, value={**as_written, **layer.written})
+        self._written[id(node)] = node, layer.written
         return plan
 
     def written(self, index: int) -> Node:
         """Return the source of the layer `index`, with each part as it was parsed."""
-        return self._written[id(self.texts[index])][1]
+        node, written = self._written[id(self.texts[index])]
+        plain = {name: child for name, child in mapping(node).items() if name in LAYER and LAYER[name].field == name}
+        return replace(node, value=plain | written)
 
     def order(self, entries: Sequence[PatternEntry]) -> list[int]:
         """Return the plan index of each layer; empty if one has a fault."""
@@ -137,21 +140,22 @@ class Layers:
         if len(different) > MAX_DIFFERENT:
             self._refuse_more(self.stack.keys["pattern"])
             return []
-        turns = Turns({kinds: self.merged(kinds) for kinds in different}, [entry.kinds for entry in entries])
-        if not turns.check(self.faults):
+        texts = {kinds: self.merged(kinds) for kinds in different}
+        turns = Turns(texts, [entry.kinds for entry in entries])
+        if turns.lists and not turns.check(self.faults):
             return []
-        numbers: dict[object, int | None] = {}  # plan index by kinds and `per_layer` values, which determine the source
+        numbers: dict[object, int] = {}  # plan index by kinds and `per_layer` values, which determine the source
         nodes: dict[object, Node] = {}
-        order: list[int | None] = []
+        order: list[int] = []  # -1 for a layer with a fault
         wrong = 0
         for entry in entries:
             picked = turns.values(entry.kinds) if turns.lists else ()
             key = entry.kinds, picked
             if key not in numbers:
-                nodes[key] = turns.text(entry.kinds)
+                nodes[key] = turns.text(entry.kinds) if turns.lists else texts[entry.kinds]
                 number = self._number(nodes[key])
-                wrong += number is None
-                if number is not None or not picked:  # invalid values in a `per_layer` list are reported one by one
+                wrong += number < 0
+                if number >= 0 or not picked:  # invalid values in a `per_layer` list are reported one by one
                     numbers[key] = number
                 if len(self.plans) > MAX_DIFFERENT or wrong > MAX_DIFFERENT:
                     self._refuse_more(turns.lists[0])
@@ -159,16 +163,17 @@ class Layers:
             if turns.lists:
                 turns.step(entry.kinds)
             self.texts.append(nodes[key])
-            order.append(numbers.get(key))
-        self._check_shared(entries, order)
-        return [] if None in order else [number for number in order if number is not None]
+            order.append(numbers.get(key, -1))
+        if turns.lists:
+            self._check_shared(entries, order)
+        return [] if -1 in order else order
 
-    def _check_shared(self, entries: Sequence[PatternEntry], order: Sequence[int | None]) -> None:
+    def _check_shared(self, entries: Sequence[PatternEntry], order: Sequence[int]) -> None:
         """Report `per_layer` values that differ within shared parts."""
         firsts: dict[int, LayerPlan] = {}
         text = "shares its weights over layers, so per_layer cannot change its options"
         for entry, number in dict.fromkeys(zip([entry.number for entry in entries], order, strict=True)):
-            if number is None:
+            if number < 0:
                 continue
             plan, node = self.plans[number], self.nodes[number]
             first = firsts.setdefault(entry, plan)
@@ -178,11 +183,11 @@ class Layers:
                 if other.config.shared and one.config != other.config:
                     self.faults.add(node.get(other.name) or node, f"{other.name} {text}")
 
-    def _number(self, node: Node) -> int | None:
-        """Return the plan index for `node`, adding its plan if it is new; None if it has a fault."""
+    def _number(self, node: Node) -> int:
+        """Return the plan index for `node`, adding its plan if it is new; -1 if it has a fault."""
         plan = self.plan(node)
         if plan is None:
-            return None
+            return -1
         same = self._by_repr.setdefault(repr(plan), [])  # compares only plans with equal repr
         for number in same:
             if self.plans[number] == plan:

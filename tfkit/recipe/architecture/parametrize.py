@@ -152,7 +152,6 @@ class Parametrizer:
         return config.model_copy(update={"scale": factor})
 
     def _head(self, head: HeadFacts.Config, blueprint: Blueprint, chosen: Parametrization) -> HeadFacts.Config:
-        """Return the head with logits scaled by 1 / width."""
         plan = blueprint.read_by(head)
         ratio = chosen.width_ratio(blueprint, plan.side)
         scale = _option(head, "scale")

@@ -80,7 +80,7 @@ class ModelResolver:
             if joined or len(plans) == 1:
                 check_memory_is_read(layers, plans[side])
         self.partial = self._blueprint(kind, plans)
-        if not all(plan.layers for plan in plans.values()):
+        if len(self.layers) < len(plans):
             return None
         check_readers(self.node, self.partial, self.faults)
         if node_at(mapping(self.node), "parametrization") is not None:

@@ -28,8 +28,7 @@ def read_sublayers(layer: LayerText, norm: Config | None) -> list[SublayerPlan]:
         if match is not None and match["number"] and key.removesuffix("_norm") not in names:
             text = f"`sublayers` contains {match['base']} fewer than {match['number']} times"
             layer.faults.add(child, text, at_key=True)
-    plans = [_sublayer(layer, name, base, norm) for name, base in names.items()]
-    valid = [plan for plan in plans if plan is not None]
+    valid = [plan for name, base in names.items() if (plan := _sublayer(layer, name, base, norm)) is not None]
     if not valid and not layer.faults.errors:
         layer.faults.add(layer.node, f"a layer needs at least one sublayer: {', '.join(SUBLAYERS)}")
     return valid
@@ -42,7 +41,7 @@ def _names(layer: LayerText) -> dict[str, str]:
     if layer.stack.plan.memory_width is None and "cross_attention" in described:
         described.remove("cross_attention")
     if order is None:
-        return {base: base for base in described}
+        return dict(zip(described, described, strict=True))
     if not isinstance(order.value, list) or not order.value:
         layer.faults.add(order, "expected a list of sublayers, such as [feedforward, attention, feedforward]")
         return {}

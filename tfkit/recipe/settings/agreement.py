@@ -45,12 +45,12 @@ class Agreement:
         """Run all checks: the requirements of each part by the rule table, and `check_recipe` of each part."""
         blueprint, candidates = self.facts.blueprint, list(self.parts)
         if blueprint is not None and blueprint.decoder is not None and blueprint.decoder.caches:
-            for layer in blueprint.decoder.layers:  # the decoder's sublayers decode with a state
-                own = [sub for sub in layer.sublayers if not sub.memory]
-                candidates += [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in own]
+            subs = [sub for layer in blueprint.decoder.layers for sub in layer.sublayers if not sub.memory]
+            candidates += [Standing(sub.config, f"model.decoder.layer.{sub.name}") for sub in subs]  # with a state
         for asker in self.parts:
             for rule in requirements_of(asker.config):
-                for refused in [other for other in candidates if rule.refuses(other.config)][:1]:
+                refused = next((other for other in candidates if rule.refuses(other.config)), None)
+                if refused is not None:
                     text = reason(rule, refused.config, asker.config.part)
                     self.tell(asker.path, [Problem("", f"{text} (see {spot(self.root, refused.path)[0].place})")])
         for config, path in (*self.parts, *(() if blueprint is None else model_parts(blueprint))):

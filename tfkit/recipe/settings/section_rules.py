@@ -23,9 +23,10 @@ def longest_example(blueprint: Blueprint, data: Data | None) -> Longest | None:
     """Return the maximum number of tokens in an example, limited by the model and by `data.batch.length`."""
     length, plans = None if data is None else data.batch.length, list(blueprint.stacks())
     bounds = [] if length is None else [Longest(length, "data.batch.length")]
-    for plan in (plan for plan in plans if plan.max_length is not None):
-        side = f"{plan.side}." * (len(plans) == 2)
-        bounds.append(Longest(plan.max_length, f"model.{side}max_length"))
+    for plan in plans:
+        if plan.max_length is not None:
+            side = f"{plan.side}." * (len(plans) == 2)
+            bounds.append(Longest(plan.max_length, f"model.{side}max_length"))
     return min(bounds, default=None, key=lambda bound: bound.tokens)
 
 
@@ -213,7 +214,6 @@ def _without_valid(train: Train, data: Data) -> Iterator[Problem]:
 
 
 def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Problem]:
-    """Yield generation settings without effect."""
     changed = [name for name in Generate.model_fields if _is_set(generate, name)]
     if not writes(blueprint):
         text = "has no effect: this model cannot generate text without a decoder and a head such as language_model"

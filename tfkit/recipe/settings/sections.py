@@ -405,7 +405,6 @@ class Train(Validated):
 
 
 def _one_or_many(value: object) -> object:
-    """Convert a part, a list of parts, or none to a tuple."""
     return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 

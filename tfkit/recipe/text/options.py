@@ -32,9 +32,10 @@ class OptionFacts(NamedTuple):
         """Return the Pydantic model that validates the mapping `node` (a section or part); None for a plain value."""
         if not self.slot:
             return self.sections[0] if self.sections else None
-        keys = node.entries
-        beside = (one for one in self.sections if "type" not in keys and one.model_fields.keys() & keys)
-        return next(beside, None) or config_class(node, self.slot)
+        for section in self.sections if "type" not in node.entries else ():
+            if section.model_fields.keys() & node.entries:
+                return section
+        return config_class(node, self.slot)
 
 
 @cache
@@ -57,7 +58,6 @@ def _option(field: FieldInfo) -> OptionFacts:
 
 
 def _types_in(annotation: object) -> Iterator[object]:
-    """Yield all classes and metadata in a type annotation."""
     if isinstance(annotation, type):
         yield annotation
     yield from getattr(annotation, "__metadata__", ())

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
+from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan, whole_numbers
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
 from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS
-from tfkit.recipe.text.node import quoted, shorten
+from tfkit.recipe.text.node import inline, quoted, shorten
 from tfkit.recipe.views.row import Notes, RecipeRow, one_line
 
 LEFT_OUT = object()  # sentinel: omit the key
@@ -52,20 +52,12 @@ def model_values(blueprint: Blueprint) -> Tree:
 def _base_sizes(chosen: Parametrization, blueprint: Blueprint, model: Mapping[str, object]) -> dict[str, int]:
     """Return the sizes of the muP base by key of resolved.yaml: those that differ from the model, or are in `base`."""
     written = dict(chosen.written)
-    small = dict(_numbers(spell(model_values(chosen.base))))
-    own = dict(_numbers(model))
+    small = dict(whole_numbers(spell(model_values(chosen.base))))
+    own = dict(whole_numbers(model))
     sizes = {key: size for key, size in small.items() if own.get(key) != size or key in written}
     alone = len(list(blueprint.stacks())) == 1
     sizes |= {"num_layers" if alone else f"{side}.num_layers": layers for side, layers in chosen.depths}
     return sizes or {key: size for key, size in small.items() if key.rpartition(".")[2] == "d_model"}
-
-
-def _numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield dotted keys and integers from nested mappings; lists are skipped."""
-    if type(value) is int:
-        yield path, value
-    for key, child in value.items() if isinstance(value, Mapping) else ():
-        yield from _numbers(child, f"{path}.{key}" if path else key)
 
 
 def stack_values(plan: StackPlan, blueprint: Blueprint) -> dict[str, object]:
@@ -162,16 +154,10 @@ def _kind(layers: Sequence[object]) -> object:
 def _pattern(plan: StackPlan) -> Sequence[str | list[str]]:
     """Return the pattern of kinds; entries that repeat form an inner list."""
     labels, names = _labels(plan), {label: _name(label, kinds) for label, kinds in _kinds(plan).items()}
-
-    def written(part: Sequence[Label]) -> list[str]:
-        return [f"{names[label]}*{len(list(group))}" for label, group in groupby(part)]
-
-    before, cycle, after = _folded(labels)
-    if not cycle:
-        return written(before)
-    if not (before or after):
-        return written(cycle)
-    return [*written(before), written(cycle), *written(after)]
+    before, cycle, after = (
+        [f"{names[label]}*{len(list(group))}" for label, group in groupby(part)] for part in _folded(labels)
+    )
+    return [*before, cycle, *after] if cycle and (before or after) else before or cycle
 
 
 def _folded(labels: Sequence[Label]) -> tuple[Sequence[Label], Sequence[Label], Sequence[Label]]:
@@ -185,7 +171,7 @@ def _folded(labels: Sequence[Label]) -> tuple[Sequence[Label], Sequence[Label], 
         starts.setdefault(label, index)
     else:
         return labels, (), ()
-    start = starts[labels[index]]
+    start = starts[label]
     cycle = labels[start:index]
     end = index
     while end < len(labels) and labels[end] == cycle[(end - start) % len(cycle)]:
@@ -213,7 +199,7 @@ def one_or_many(parts: Sequence[Config] | None) -> object:
 
 
 def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
-    """Format a mapping in block style, each value with its origin as a comment."""
+    """Format a mapping in block style, each value with its origin as a comment; long defaults are truncated."""
     indent = "  " * depth
     for child in value.children():
         key, plain = child.path.removeprefix(f"{value.path}."), child.plain()
@@ -221,22 +207,16 @@ def _lines(value: RecipeRow, depth: int) -> Iterator[str]:
             yield f"{indent}{key}:"
             yield from _lines(child, depth + 1)
         else:
-            text = f"{indent}{key}: {scalar(plain)}"
-            yield f"{text}  # {_comment(child, max(WIDTH - len(text), SHORTEST))}"
-
-
-def _comment(value: RecipeRow, width: int) -> str:
-    """Format the origin of a value on one line; only the description of a default is truncated."""
-    text = value.origin.short()
-    return text if value.origin.place is not None else shorten(text, width)
+            text, comment = f"{indent}{key}: {scalar(plain)}", child.origin.short()
+            if child.origin.place is None:
+                comment = shorten(comment, max(WIDTH - len(text), SHORTEST))
+            yield f"{text}  # {comment}"
 
 
 def scalar(value: Any) -> str:
     """Format a value in flow style."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return inline(value)
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
@@ -249,9 +229,5 @@ def scalar(value: Any) -> str:
 
 def notes(file: str, text: str) -> Notes:
     """Return the trailing comments of a resolved.yaml, keyed by file and line number."""
-    comments = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        value, mark, comment = line.rpartition("  # ")
-        if mark and value.strip():
-            comments[file, number] = comment
-    return comments
+    lines = [line.rpartition("  # ") for line in text.splitlines()]
+    return {(file, number): comment for number, (value, _, comment) in enumerate(lines, start=1) if value.strip()}

@@ -123,7 +123,7 @@ class RecipeTable:
         steps = re.findall(r"\[\d+\]|[^.\[\]]+", key.strip())
         if not steps or _dotted(steps) != key.strip():
             raise UsageError(f"expected a dotted key, such as model.layer.dropout, got '{key}'")
-        if steps[0] not in TOP and (steps[0] in (*MODEL, *STACK)):
+        if steps[0] not in TOP and steps[0] in (*MODEL, *STACK):
             steps = ["model", *steps]  # keys that start like parameter names: decoder.layers.3
         if steps[0] == "model" and len(self.plans) == 1 and steps[1:2] == list(self.plans):
             del steps[1]
@@ -226,28 +226,21 @@ class RecipeTable:
 
     def _below(self, rows: Sequence[RecipeRow], steps: Sequence[str], path: str) -> list[RecipeRow]:
         """Return the nested rows at `steps` of each row that has them; raise UsageError if none does."""
-        reached: list[RecipeRow] = []
-        for row in rows:
-            for step in steps:
-                child = row.child(step)
-                if child is None:
-                    break
-                row = child
-            else:
-                reached.append(row)
-        if not reached:
-            raise self._unknown(path, step, row)
-        return reached
+        for step in steps:
+            below = [child for row in rows if (child := row.child(step)) is not None]
+            if not below:
+                raise self._unknown(path, step, rows[-1])
+            rows = below
+        return list(rows)
 
     # unknown keys
 
     def _unknown(self, path: str, step: str, row: RecipeRow | None = None) -> UsageError:
         """Return the error for a missing key, which says how it was dropped or suggests a similar key."""
-        dropped = () if row is None else row.dropped
-        for lost in dropped:
-            if lost.path.rpartition(".")[2] == step:
+        for lost in () if row is None else row.dropped:
+            if lost.path.rpartition(".")[2] == step and row is not None:
                 written = f"it was {inline(lost.plain())} at {lost.place}"
-                old = inline(dropped[0].plain())
+                old = inline(row.dropped[0].plain())
                 return UsageError(f"{path}: this option was dropped when the type changed from {old}; {written}")
         near = _nearest_key(path, list(self._known()))
         return UsageError(f"{path}: the recipe has no such key." + (f" Did you mean '{near}'?" if near else ""))
