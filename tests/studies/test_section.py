@@ -22,7 +22,7 @@ from ..sampling import looped
 def names(folder: Path, **keys: Any) -> list[str]:
     source = StudySource(str(study(folder, **keys)))
     recipe = source.recipe()
-    return [arm.name for arm in arms_of(source, study_of(recipe), recipe.variant_entries, {})]
+    return [arm.name for arm in arms_of(source, study_of(recipe), recipe.variant_entries)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_compared(keys: dict[str, Any], expected: list[str], tmp_path: P
 def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
     source = StudySource(str(study(tmp_path, compare=["norm", "wide"], baseline="norm=rms_norm")))
     recipe = source.recipe()
-    same = {arm.name: arm.same_as for arm in arms_of(source, study_of(recipe), recipe.variant_entries, {})}
+    same = {arm.name: arm.same_as for arm in arms_of(source, study_of(recipe), recipe.variant_entries)}
     assert same == {"baseline": "", "norm=layer_norm": "", "norm=rms_norm": "baseline", "wide": ""}
 
 
@@ -128,7 +128,7 @@ def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
     source = StudySource(str(study(tmp_path, more=more, compare=["one", "two", "norm"])))
     recipe = source.recipe()
     with pytest.raises(RecipeError) as found:
-        arms_of(source, study_of(recipe), recipe.variant_entries, {})
+        arms_of(source, study_of(recipe), recipe.variant_entries)
     texts = [str(fault) for fault in found.value.faults]
     assert len(texts) == 2
     assert any("model.layer.nrm" in text and "Did you mean 'norm'" in text for text in texts)

@@ -56,7 +56,7 @@ def command(
             out.mkdir(parents=True, exist_ok=True)
             report.write(out)
     if as_json:
-        echo_json(report.results.as_data())
+        echo_json(report.as_data())
     else:
         print_results(report, Console())
     if out is not None and not as_json:

@@ -46,6 +46,20 @@ class Composed:
     chosen: tuple[str, ...] = ()
     changes: Mapping[str, object] = field(default_factory=dict)
 
+    def laid(
+        self, overrides: Mapping[str, object] | None = None, sets: Sequence[str] = (), variants: Sequence[str] = ()
+    ) -> Composed:
+        """Merge variants, then overrides and `sets`, over a recipe that has none yet."""
+        faults = list(self.faults)
+        changed = [(key, override_overlay(key, value, faults)) for key, value in (overrides or {}).items()]
+        changed += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in sets]
+        overlays = [choose(name, self.variants, faults) for name in variants] + [overlay for _, overlay in changed]
+        applied, root = [overlay for overlay in overlays if overlay is not None], self.root
+        for layer in applied:
+            root = merge(root, layer, faults)
+        changes = _values(changed) if changed else {}
+        return replace(self, root=root, faults=faults, overlays=applied, chosen=tuple(variants), changes=changes)
+
 
 def compose(
     source: str | Path | Mapping[str, object],
@@ -72,17 +86,12 @@ def compose(
         replace(layer, value={key: node for key, node in layer.entries.items() if key not in COMPOSING_KEYS})
         for layer in layers
     ]
-    chosen = (variants,) if isinstance(variants, str) else tuple(variants)
-    changed = [(key, override_overlay(key, value, faults)) for key, value in (overrides or {}).items()]
-    texts = [sets] if isinstance(sets, str) else sets
-    changed += [(text.partition("=")[0].strip(), set_overlay(text, faults)) for text in texts]
-    overlays = [choose(name, entries, faults) for name in chosen] + [overlay for _, overlay in changed]
-    applied = [overlay for overlay in overlays if overlay is not None]
-    for layer in (*above, *applied):
+    for layer in above:
         root = merge(root, layer, faults)
     name = file.stem if file else Path(label).stem if label != MAPPING else "recipe"
     words = None if text is None else text.decode("utf-8", "replace")
-    return Composed(root, faults, words, file, entries, name, applied, chosen, _values(changed) if changed else {})
+    texts, chosen = ((one,) if isinstance(one, str) else one for one in (sets, variants))
+    return Composed(root, faults, words, file, entries, name).laid(overrides, texts, chosen)
 
 
 def upgraded(saved: Composed) -> Composed:

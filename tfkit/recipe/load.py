@@ -276,7 +276,7 @@ def load_recipe(
         faults = Faults(error.faults)
         Importer(faults).import_all(imports)
         raise RecipeError(faults.errors) from None
-    return _imported(composed, trust, imports)
+    return load_composed(composed, trust, imports)
 
 
 def load_saved(
@@ -294,10 +294,10 @@ def load_saved(
     imported again. Raise RecipeError with all faults at once.
     """
     composed = upgraded(compose(source, sets=sets, variants=variants, label=label))
-    return _imported(composed, trust, imports, imported_before, saved=True)
+    return load_composed(composed, trust, imports, imported_before, saved=True)
 
 
-def _imported(
+def load_composed(
     composed: Composed, trust: bool, imports: Sequence[str | Path], before: Sequence[str] = (), saved: bool = False
 ) -> Recipe:
     """Import the recipe's code, then validate the recipe; raise RecipeError with all faults."""

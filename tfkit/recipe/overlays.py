@@ -17,7 +17,7 @@ from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 _SECTION_PATHS = {
     "", "data", "data.batch", "train", "train.validate", "train.keep", "train.parallel", "train.evaluations",
     "train.generation_rate", "train.init_from", "train.teacher", "generate", "study", "study.match", "study.baseline",
-    "study.seeds",
+    "study.seeds", "study.sizes",
 }  # fmt: skip
 # mutually exclusive keys of a section: setting one removes the other
 _ALTERNATIVES = {

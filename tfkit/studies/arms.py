@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import Field
@@ -14,68 +14,98 @@ from pydantic import Field
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
 from tfkit.core.options import NonNegativeInt
-from tfkit.recipe.architecture.stack import VocabSize
-from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.settings.study import Study, arms_in
+from tfkit.recipe.compose import compose
+from tfkit.recipe.load import Recipe, load_composed
+from tfkit.recipe.settings.agreement import at
+from tfkit.recipe.settings.study import STEPS, Study, arms_in, at_size
+from tfkit.recipe.text.faults import is_whole
 from tfkit.recipe.text.node import inline
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
 from tfkit.training.setup import learned_sizes, steps_of
 
 LONGEST = 60  # maximum characters of an arm's name in a folder name
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class StudySource:
-    """File of a study, and the overrides and imports that its recipes are loaded with."""
+    """File of a study, and the overrides and imports that its recipes are loaded with.
+
+    `remembering` reads the file once and lays the values of each recipe over it.
+    """
 
     file: str
     sets: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     trust: bool = False
-    _sizes: dict[str, tuple[VocabSize, int]] = field(default_factory=dict, compare=False, repr=False)
-    _steps: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
-    _recipes: dict[str, Recipe] | None = field(default=None, compare=False, repr=False)
+    _known: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def remembering(self) -> StudySource:
         """Return a copy that caches recipes."""
-        return replace(self, _recipes={})
+        return replace(self, _known={})
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        if self._known is None:
+            return make()
+        if (name := repr(key)) not in self._known:
+            self._known[name] = make()
+        found: T = self._known[name]
+        return found
+
+    def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
+        """Return the recipe with variants, the overrides of the command line, and `values` by key."""
+        sets = (*self.sets, *texts_of(values or {}))
+
+        def laid() -> Recipe:
+            layers = self._once("file", lambda: compose(self.file))
+            return load_composed(layers.laid(sets=sets, variants=variants), self.trust, self.imports)
+
+        return self._once((tuple(variants), sets), laid)
+
+    def base(self, study: Study, size: Mapping[str, object]) -> Recipe:
+        """Return the baseline of a study at a size."""
+        return self.recipe(study.base_variants, {**study.base_values, **size})
+
+    def start(self, study: Study, size: Mapping[str, object]) -> dict[str, int]:
+        """Return the baseline's value of the key to solve for at a size; empty without such a key.
+
+        Raise UsageError unless it is a positive integer.
+        """
+        match = study.match
+        if match is None or match.what in ("tokens", "seconds"):
+            return {}
+        recipe = self.base(study, size)
+        node = at(recipe.root, *match.key.split("."))
+        value: Any = None if node is None else node.plain()
+        if match.key == STEPS and value is None:
+            return {STEPS: steps_of(recipe)}
+        if not is_whole(value) or value < 1:
+            shown = "nothing" if node is None else repr(value)
+            where = f"study.match.{match.what}: {match.key}"
+            raise UsageError(f"{where}: must be a positive whole number in the baseline; got {shown}")
+        return {match.key: int(value)}
 
     def blueprint(self, recipe: Recipe) -> Blueprint:
         """Return the architecture with all sizes. Read the corpus, once, for sizes that depend on it."""
         if not (recipe.unknown_vocab or recipe.unknown_labels):
             return recipe.blueprint()
-        read = repr((recipe.data and (recipe.data.tokenizer, recipe.data.train), recipe.objective))
-        if read not in self._sizes:
-            self._sizes[read] = learned_sizes(recipe)
-        vocab_size, labels = self._sizes[read]
+        read = (recipe.data and (recipe.data.tokenizer, recipe.data.train), recipe.objective)
+        vocab_size, labels = self._once(read, lambda: learned_sizes(recipe))
         return recipe.labelled(labels).blueprint(vocab_size if recipe.unknown_vocab else None)
 
     def steps(self, recipe: Recipe) -> int:
         """Return the optimizer steps of a run. Epochs are converted to steps, once per corpus."""
         if recipe.train.steps is not None:
             return recipe.train.steps
-        read = repr((recipe.data, recipe.objective, recipe.train.epochs, recipe.train.accumulate, recipe.train.seed))
-        if read not in self._steps:
-            self._steps[read] = steps_of(recipe)
-        return self._steps[read]
+        read = (recipe.data, recipe.objective, recipe.train.epochs, recipe.train.accumulate, recipe.train.seed)
+        return self._once(read, lambda: steps_of(recipe))
 
     def count(self, recipe: Recipe) -> Cost:
         """Count the cost of the recipe's model at the maximum length of its examples, if known."""
         blueprint = self.blueprint(recipe)
         longest = None if recipe.data is None else recipe.data.batch.length
         return count(blueprint, min(longest or 512, default_length(blueprint))).total
-
-    def recipe(self, variants: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Recipe:
-        """Load the recipe with variants, the overrides of the command line, and `values` by key."""
-        overrides = (*self.sets, *texts_of(values or {}))
-        cache, key = self._recipes, repr((tuple(variants), overrides))
-        if cache is not None and key in cache:
-            return cache[key]
-        recipe = load_recipe(self.file, None, tuple(variants), trust=self.trust, sets=overrides, imports=self.imports)
-        if cache is not None:
-            cache[key] = recipe
-        return recipe
 
 
 @dataclass(frozen=True)
@@ -94,6 +124,7 @@ class Arm:
     cache_bytes: int = 0  # of a decode state at the counted length
     steps: NonNegativeInt = 0  # of the optimizer
     same_as: str = ""
+    size: str = ""  # name in study.sizes
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return all overrides by key. `more` wins over solved values, and these over the arm's own."""
@@ -114,39 +145,42 @@ def study_of(recipe: Recipe) -> Study:
     return recipe.study
 
 
-def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any], start: Mapping[str, Any]) -> list[Arm]:
-    """Return the arms, the baseline first; raise RecipeError with the faults of all arms.
+def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any]) -> list[Arm]:
+    """Return the arms of each size, its baseline first; raise RecipeError with the faults of all arms.
 
-    `start` has a value for each key to solve for. An arm whose recipe equals an earlier one is marked.
+    An arm whose recipe equals an earlier one is marked.
     """
-    arms = [
-        Arm(name, (*study.base_variants, *own), study.base_values) for name, own in arms_in(study, variants).items()
-    ]
-    recipes: dict[str, Recipe] = {}
+    arms: list[Arm] = []
+    recipes: list[Recipe] = []
     faults: list[Fault] = []
-    for arm in arms:
-        try:
-            recipes[arm.name] = source.recipe(arm.variants, {**arm.values, **start})
-        except RecipeError as error:
-            faults += error.faults
+    for size, values in study.at_sizes.items():
+        for name, own in arms_in(study, variants).items():
+            arm = Arm(at_size(name, size), (*study.base_variants, *own), {**study.base_values, **values}, size=size)
+            try:
+                recipe = source.recipe(arm.variants, {**arm.values, **source.start(study, values)})
+            except RecipeError as error:
+                faults += error.faults
+                continue
+            same = next((one.name for one, other in zip(arms, recipes, strict=True) if alike(other, recipe)), "")
+            if same and not any("=" in variant for variant in own):
+                raise UsageError(
+                    f"study: '{arm.name}' trains as '{same}' does: it changes nothing, or what it changes is set again "
+                    "by study.baseline or study.sizes, or is the seed"
+                )
+            arms.append(replace(arm, same_as=same))
+            recipes.append(recipe)
     if faults:
-        raise RecipeError(by_place(faults))
-    return list(_mark_equal(arms, recipes))
+        raise RecipeError(by_place(dict.fromkeys(faults)))
+    return arms
 
 
-def _mark_equal(arms: Iterable[Arm], recipes: Mapping[str, Recipe]) -> Iterable[Arm]:
-    """Mark arms that equal an earlier one; raise UsageError for a variant without effect."""
-    known: list[tuple[Any, str]] = []
-    for arm in arms:
-        data = without_seed(plain(recipes[arm.name]))
-        same = next((name for other, name in known if other == data), "")
-        if same and not any("=" in variant for variant in arm.variants):
-            raise UsageError(
-                f"study: '{arm.name}' trains as '{same}' does: it changes nothing, or what it changes is set again by "
-                "study.baseline, or is the seed"
-            )
-        known.append((data, arm.name))
-        yield replace(arm, same_as=same)
+def alike(one: Recipe, other: Recipe) -> bool:
+    """True if two recipes train the same model, except for seed, device and samples."""
+    sides = [
+        recipe.settings._replace(train=recipe.train.model_copy(update={"seed": 0, "device": None, "samples": 0}))
+        for recipe in (one, other)
+    ]
+    return sides[0] == sides[1] and one.imports == other.imports and one.blueprint() == other.blueprint()
 
 
 def without_seed(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +211,7 @@ def changes_of(before: Recipe, after: Recipe) -> tuple[str, ...]:
 
 def slug(arm: str) -> str:
     """Return a unique file name component for an arm: a hash is appended if characters are replaced or truncated."""
-    cleaned = re.sub(r"[^A-Za-z0-9+=_.-]+", "_", arm).strip(".")[:LONGEST]
+    cleaned = re.sub(r"[^A-Za-z0-9+=@_.-]+", "_", arm).strip(".")[:LONGEST]
     if cleaned == arm:
         return arm
     return f"{cleaned.strip('_') or 'variant'}-{hashlib.sha256(arm.encode()).hexdigest()[:6]}"

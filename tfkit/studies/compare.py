@@ -139,6 +139,10 @@ def print_results(report: StudyReport, console: Console) -> None:
         console.print()
         cells = [[arm.name, *(f"{arm.exact(measure):,}" for measure in exact)] for arm in results.own]
         rows(console, cells, ["variant", *exact])
+    if report.trends:
+        console.print()
+        heads, cells = report.trend_rows()
+        rows(console, cells, heads)
     for row in report.claim_rows():
         console.print()
         paper = f" ({row['paper']})" if row["paper"] else ""

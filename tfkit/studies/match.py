@@ -8,12 +8,9 @@ from typing import Any
 
 from tfkit.core.errors import RecipeError, TfkitError, UsageError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.agreement import at
 from tfkit.recipe.settings.study import STEPS, Match
-from tfkit.recipe.text.faults import is_whole
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
-from tfkit.training.setup import steps_of
 
 LARGEST = 2**22  # maximum width to try
 NEIGHBOURS = 64  # further values to try after an invalid one: widths must be divisible by heads
@@ -49,19 +46,6 @@ class Counter:
         if self.match.what == "parameters":
             return count_parameters(self.source.blueprint(recipe))
         return self.source.count(recipe).flops_per_token
-
-
-def start_value(recipe: Recipe, match: Match) -> int:
-    """Return the baseline's value of the key; raise UsageError unless it is a positive integer."""
-    node = at(recipe.root, *match.key.split("."))
-    value: Any = None if node is None else node.plain()
-    if match.key == STEPS and value is None:
-        return steps_of(recipe)
-    if not is_whole(value) or value < 1:
-        shown = "nothing" if node is None else repr(value)
-        where = f"study.match.{match.what}: {match.key}"
-        raise UsageError(f"{where}: must be a positive whole number in the baseline; got {shown}")
-    return int(value)
 
 
 def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: int) -> Arm:

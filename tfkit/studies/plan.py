@@ -78,6 +78,10 @@ class Plan:
         arm = next(arm for arm in self.arms if arm.name == name)
         return self.arm(arm.same_as) if arm.same_as else arm
 
+    def base(self, arm: Arm) -> Arm:
+        """Return the baseline at the size of an arm."""
+        return next(one for one in self.arms if one.size == arm.size)
+
     @property
     def trained(self) -> list[Arm]:
         """Arms with their own runs."""

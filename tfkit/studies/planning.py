@@ -13,7 +13,7 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.study import BASELINE, STEPS, Match, Study, rises
 from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
 from tfkit.studies.digest import identity
-from tfkit.studies.match import matched, start_value
+from tfkit.studies.match import matched
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import begun, check_free
 from tfkit.studies.probing import probes_of
@@ -57,7 +57,7 @@ def _planner(source: StudySource, report: Callable[[str], None]) -> _Planner:
     if recipe.data is None or recipe.objective is None:
         raise UsageError(f"{recipe.name}: a study requires data and an objective")
     _check_sets(source, study)
-    return _Planner(source, study, recipe, source.recipe(study.base_variants, study.base_values), report)
+    return _Planner(source, study, recipe, source.base(study, {}), report)
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,18 @@ class _Planner:
         tuned = self.study.tune
         return tuple({**dict(zip(tuned, values, strict=True))} for values in product(*tuned.values()))
 
-    @property
-    def start(self) -> dict[str, Any]:
+    def start(self, arm: Arm) -> dict[str, int]:
         """Start value of the key to solve for; empty without such a key."""
-        match = self.study.match
-        if match is None or match.what in ("tokens", "seconds"):
-            return {}
-        return {match.key: start_value(self.baseline, match)}
+        return self.source.start(self.study, self.study.at_sizes[arm.size])
 
     def checked(self) -> tuple[list[Arm], dict[str, dict[str, Any]]]:
         """Return the arms and the overrides of each probe. Raise RecipeError with the faults of all of them."""
         faults: list[Fault] = []
-        arms = [Arm(BASELINE, self.study.base_variants, self.study.base_values)]
+        first, values = next(iter(self.study.at_sizes.items()))
+        arms = [Arm(BASELINE, self.study.base_variants, {**self.study.base_values, **values}, size=first)]
         probes: dict[str, dict[str, Any]] = {}
         try:
-            arms = arms_of(self.source, self.study, self.recipe.variant_entries, self.start)
+            arms = arms_of(self.source, self.study, self.recipe.variant_entries)
         except RecipeError as error:
             faults += error.faults
         try:
@@ -100,10 +97,10 @@ class _Planner:
         for place, arm in enumerate(arms, start=1):
             self.report(f"checking variant {place:,} of {len(arms):,}")
             for values in self.grid if self.study.tune else ():
-                faults += self._faults(arm, {**self.start, **values}, "study.tune")
+                faults += self._faults(arm, {**self.start(arm), **values}, "study.tune")
             for name, values in probes.items() if not arm.same_as else ():
                 at = f"study.measure[{self.study.names.index(f'probe.{name}')}]"
-                faults += self._faults(arm, {**self.start, **values}, at)
+                faults += self._faults(arm, {**self.start(arm), **values}, at)
         if faults:
             raise RecipeError(by_place(faults))
         return arms, probes
@@ -132,7 +129,7 @@ class _Planner:
         """Raise RecipeError if a file or run that a variant reads is missing."""
         missing: dict[str, Fault] = {}
         for arm in arms:
-            for fault in self.source.recipe(arm.variants, arm.all_values(self.start)).missing_files():
+            for fault in self.source.recipe(arm.variants, arm.all_values(self.start(arm))).missing_files():
                 hint = "; make it first, or name another in the recipe" if arm is not arms[0] else ""
                 text = f"variant '{arm.name}': {fault.message.partition(';')[0]}{hint}" if hint else fault.message
                 missing.setdefault(f"{fault.place} {fault.path}", replace(fault, message=text))
@@ -143,7 +140,7 @@ class _Planner:
         """Raise RecipeError for faults in the first examples of data that only variants read."""
         known, faults = {repr(self.recipe.data)}, []
         for arm in arms:
-            recipe = self.source.recipe(arm.variants, arm.all_values(self.start))
+            recipe = self.source.recipe(arm.variants, arm.all_values(self.start(arm)))
             if repr(recipe.data) in known:
                 continue
             known.add(repr(recipe.data))
@@ -154,19 +151,21 @@ class _Planner:
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
         """Return the arms with their parameters, FLOPs and, if matched, the solved value."""
-        counted = [arms[0].counted(self.source)]
-        for place, arm in enumerate(arms[1:], start=2):
-            self.report(f"counting variant {place:,} of {len(arms):,}")
-            counted.append(self._counted(arm, counted[0]))
+        counted: list[Arm] = []
+        for place, arm in enumerate(arms, start=1):
+            if place > 1:
+                self.report(f"counting variant {place:,} of {len(arms):,}")
+            base = next((one for one in counted if one.size == arm.size), None)
+            counted.append(arm.counted(self.source) if base is None else self._counted(arm, base))
         return counted
 
-    def _counted(self, arm: Arm, first: Arm) -> Arm:
-        match, start = self.study.match, self.start
+    def _counted(self, arm: Arm, base: Arm) -> Arm:
+        match, start = self.study.match, self.start(arm)
         if match is None or not start or arm.same_as:
             return arm.counted(self.source)
         if match.key == STEPS:
             arm = arm.counted(self.source)
-        return matched(self.source, arm, match, first, start[match.key])
+        return matched(self.source, arm, match, base, start[match.key])
 
     def _faults(self, arm: Arm, values: Mapping[str, Any], at: str) -> list[Fault]:
         """Return the faults of an arm with these values, located at key `at` of the study."""
@@ -215,8 +214,8 @@ class _Planner:
             self.report(f"comparing variant {place:,} of {len(plan.arms):,}")
             recipe = self.source.recipe(arm.variants, arm.all_values())
             digests[arm.name] = identity(recipe)
-            if place > 1 and not arm.same_as:
-                changes[arm.name] = changes_of(self.baseline, recipe)
+            if not arm.same_as and plan.base(arm) is not arm:
+                changes[arm.name] = changes_of(self.source.base(self.study, self.study.at_sizes[arm.size]), recipe)
         return replace(plan, digests=digests, changes=changes)
 
 
@@ -225,7 +224,8 @@ def _check_sets(source: StudySource, study: Study) -> None:
     solved = [study.match.key] if study.match is not None else []
     for text in source.sets:
         key = text.partition("=")[0].strip()
-        if key in ("train.seed", *study.tune, *solved, *study.base_values):
+        sized = [name for values in study.sizes.values() for name in values]
+        if key in ("train.seed", *study.tune, *solved, *study.base_values, *sized):
             raise UsageError(f"--set {text}: the study sets {key} itself; change it in the study")
 
 

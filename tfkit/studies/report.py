@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar
 
 from tfkit.core.figures import drawn
-from tfkit.reports.formats import csv_text
-from tfkit.studies.page import PageSection, ReportFiles, lists
+from tfkit.recipe.settings.study import BASELINE
+from tfkit.reports.formats import csv_text, html_page, markdown
+from tfkit.storage.files import write_json, write_text
+from tfkit.studies.page import PageSection, check_packages, lists
 from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
+from tfkit.studies.sizes import HELP, Trend, trends
 from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
 from tfkit.studies.tradeoffs import COSTS, cost_of
 from tfkit.studies.wording import KINDS, answer, difference, latex_table, meaning, number, with_spread
@@ -56,6 +63,11 @@ FRONT = (
     "t test of the two at 5 %, uncorrected)."
 )
 LATEX = "results.tex"
+PAGE, SCRIPT = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js"))
+WORDS = (
+    *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
+    *("differs in", "differences"),
+)  # headers of left-aligned columns
 CLAIM_COLUMNS = {
     "paper": "paper",
     "says": "claim",
@@ -67,7 +79,7 @@ CLAIM_COLUMNS = {
 
 
 @dataclass(frozen=True)
-class StudyReport(ReportFiles):
+class StudyReport:
     """Results of a study, with what differs in each arm, the environment, the recipe's text and the plan's date."""
 
     results: Results
@@ -76,41 +88,78 @@ class StudyReport(ReportFiles):
     text: str = ""
     planned: str = ""
 
-    CSV, JSON, MARKDOWN, HTML, OF = "results.csv", RESULTS, "report.md", "report.html", "The study"
+    HTML: ClassVar[str] = "report.html"
 
-    @property
-    def title(self) -> str:
-        """Name of the study."""
-        return self.results.name
+    def write(self, folder: Path) -> None:
+        """Write all files, the page last. Raise UsageError for a missing package before anything is written."""
+        check_packages()
+        write_text(folder / LATEX, self.latex())
+        write_text(folder / "results.csv", csv_text(*self.runs()))
+        write_json(folder / RESULTS, self.as_data())
+        write_text(folder / "report.md", self.markdown())
+        write_text(folder / self.HTML, self.html())
+
+    def html(self) -> str:
+        """Render the page."""
+        code = [PageSection("The study", code=self.text)] if self.text else []
+        sections = [(one, [draw() for draw in one.pictures]) for one in (*self.sections(), *code)]
+        script = SCRIPT.read_text(encoding="utf-8")
+        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        words = {"title": self.results.name, "lead": list(self.lead()), "words": WORDS}
+        return html_page(PAGE, sections=sections, script=script, allowed=allowed, **words)
+
+    def markdown(self) -> str:
+        """Render the page in Markdown, without the pictures and the recipe."""
+        lines = [f"# {markdown(self.results.name)}", ""]
+        lines += [text for line in self.lead() for text in (markdown(line), "")]
+        lines += [line for one in self.sections() if one.is_text for line in one.markdown_lines()]
+        return "\n".join(lines)
+
+    @cached_property
+    def by_size(self) -> list[StudyReport]:
+        """The report of each size, or this one without sizes."""
+        return [replace(self, results=self.results.at(size)) for size in self.results.sizes] or [self]
+
+    @cached_property
+    def trends(self) -> list[Trend]:
+        """How the differences change with the size."""
+        return trends(self.results)
 
     def lead(self) -> Iterator[str]:
         """Yield the question, the answer, the meaning of its verdicts, and a summary."""
         if self.results.about:
             yield self.results.about
         noisy = self._noisy
-        yield from (answer(self.results, measure) for measure in noisy[:1])
+        yield from (answer(one.results, measure) for measure in noisy[:1] for one in self.by_size)
+        words = [f"{one.arm} {one.verdict}" for one in self.trends if one.change.measure == noisy[0]]
+        if words:
+            yield f"From the smallest size to the largest, on {noisy[0]}: {'; '.join(words)}."
         yield from [meaning(self.results)] * bool(noisy)
         yield self.summary()
 
     def sections(self) -> Iterator[PageSection]:
         """Yield the sections of the page: a forest plot and table for each measure, then what explains them."""
-        baseline = self.results.arms[0].name
-        measures = [self._measure(measure) for measure in self._noisy]
-        yield from measures[:1]
+        baseline = BASELINE if self.results.sizes else self.results.arms[0].name
+        measures = [[one._measure(measure) for one in self.by_size] for measure in self._noisy]
+        yield from (section for sections in measures[:1] for section in sections)
+        if self.trends:
+            heads, rows = self.trend_rows()
+            yield PageSection("Differences by size", [HELP], heads, rows)
         claims = list(self.claim_rows())
         if claims:
             rows = [[row[key] for key in CLAIM_COLUMNS] for row in claims]
             yield PageSection("Claims", (), list(CLAIM_COLUMNS.values()), rows, [row["kind"] for row in claims])
-        yield from measures[1:]
+        yield from (section for sections in measures[1:] for section in sections)
         noise = f"The spread of the runs of {baseline}, which differ only in the seed."
         yield PageSection("Noise floor", [noise], ["measure", "n", "mean", "sd", "range"], list(self.noise_rows()))
-        yield from self._curves()
-        yield self._costs()
+        for one in self.by_size:
+            yield from one._curves()
+        yield from (one._costs() for one in self.by_size)
         heads = ["variant", "made of", "solved or tuned", "differs in"]
         yield PageSection(f"The variants, and what differs from {baseline}", (), heads, list(self.variants()))
         yield PageSection("How it was compared", [*([self.tuning()] if self.planned else []), self.method()])
         yield from lists({**self.lists(), "Made with": self.environment})
-        yield PageSection("Table in LaTeX", code=latex_table(self.results))
+        yield PageSection("Table in LaTeX", code=self.latex())
 
     @property
     def _noisy(self) -> list[str]:
@@ -120,7 +169,7 @@ class StudyReport(ReportFiles):
         """Return the section of a measure: differences from the baseline as a forest plot, and the table."""
         rows = list(self.rows(measure))
         return PageSection(
-            f"{measure} ({'more' if measure in self.results.rising else 'less'} is better)",
+            f"{measure}{self._at} ({'more' if measure in self.results.rising else 'less'} is better)",
             (),
             list(COLUMNS.values()),
             [[row[key] for key in COLUMNS] for row in rows],
@@ -133,16 +182,29 @@ class StudyReport(ReportFiles):
         for measure in self.results.measure:
             if any(measure in point for arm in self.results.own for cell in arm.cells for point in cell.curve):
                 draw = partial(drawn, measure, partial(curves, self.results, measure))
-                yield PageSection(f"{measure} while training", pictures=[draw], caption=CURVES)
+                yield PageSection(f"{measure}{self._at} while training", pictures=[draw], caption=CURVES)
 
     def _costs(self) -> PageSection:
         """Return the section of costs: plots of the first measure against each cost, and a table of costs."""
         known = [name for name in COSTS if any(cost_of(arm, name) for arm in self.results.own)]
         rows = [[arm.name, *(with_spread(name, cost_of(arm, name)) for name in known)] for arm in self.results.own]
-        title = f"{self.results.measure[0]} against its cost"
+        title = f"{self.results.measure[0]}{self._at} against its cost"
         draw = partial(drawn, title, partial(costs, self.results, self.results.measure[0]))
         heads = ["variant", *(COSTS[name].removesuffix(", bytes") for name in known)]
         return PageSection(title, (), heads, rows, (), [draw], FRONT)
+
+    @property
+    def _at(self) -> str:
+        sizes = self.results.sizes
+        return f" at {sizes[0]}" if len(sizes) == 1 else ""
+
+    def trend_rows(self) -> tuple[list[str], list[list[str]]]:
+        """Return the header and a row for each variant and measure: its differences by size, and their change."""
+        rows = []
+        for one in self.trends:
+            differences = [f"{size}: {difference(found)}" for size, found in one.by_size.items()]
+            rows.append([one.change.measure, one.arm, ";\n".join(differences), difference(one.change), one.verdict])
+        return ["measure", "variant", "differences", "change [95 % interval]", "verdict"], rows
 
     def summary(self) -> str:
         """Summarize the plan and the completed runs."""
@@ -195,12 +257,13 @@ class StudyReport(ReportFiles):
 
     def noise_rows(self) -> Iterator[list[str]]:
         """Yield a row with the noise floor of each measure."""
-        for measure, noise in self.results.noise.items():
+        rows = [(one._at, *row) for one in self.by_size for row in one.results.noise.items()]
+        for at, measure, noise in rows:
             if noise is not None:
                 mean, sd, least, most = (
                     number(measure, one) for one in (noise.mean, noise.sd, noise.least, noise.most)
                 )
-                yield [measure, str(noise.n), mean, sd, f"{least} to {most}"]
+                yield [f"{measure}{at}", str(noise.n), mean, sd, f"{least} to {most}"]
 
     def claim_rows(self) -> Iterator[dict[str, str]]:
         """Yield the claims with their verdicts."""
@@ -237,17 +300,16 @@ class StudyReport(ReportFiles):
             row = _row(arm, measure, comparison)
             yield row if comparison is None else row | {"verdict": row["verdict"] + self._ending}
 
-    def more_files(self) -> Mapping[str, str]:
-        """Return the table in LaTeX."""
-        return {LATEX: latex_table(self.results)}
+    def latex(self) -> str:
+        """Return the tables in LaTeX, one for each size."""
+        return "\n".join(latex_table(one.results) for one in self.by_size)
 
     def as_data(self) -> dict[str, object]:
         """Return the contents of results.json."""
-        return self.results.as_data()
-
-    def csv(self) -> str:
-        """Format a line for each run."""
-        return csv_text(*self.runs())
+        return {
+            **self.results.as_data(),
+            **({"by_size": [one.as_data() for one in self.trends]} if self.trends else {}),
+        }
 
     def runs(self) -> tuple[list[str], list[list[object]]]:
         """Return the header and a row per run: its arm, seed, state, folder and scores."""

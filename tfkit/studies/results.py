@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ class ArmResult:
     parameters: int = 0
     flops: int = 0
     cache_bytes: int = 0
+    size: str = ""  # name in study.sizes
 
     def exact(self, measure: str) -> int:
         """Return a measure that is equal for all seeds; 0 if unknown."""
@@ -107,7 +109,7 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All arms with their comparisons; the first is the baseline."""
+    """All arms with their comparisons; the first arm of each size is the baseline there."""
 
     name: str
     about: str
@@ -121,6 +123,17 @@ class Results:
     altered: Mapping[str, str] = field(default_factory=dict)  # reasons why files are not trusted, by run
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the sizes; empty without sizes."""
+        return tuple(dict.fromkeys(arm.size for arm in self.arms if arm.size))
+
+    def at(self, size: str) -> Results:
+        """Return the results of one size."""
+        arms = tuple(arm for arm in self.arms if arm.size == size)
+        names = {arm.name for arm in arms}
+        return replace(self, arms=arms, comparisons=tuple(one for one in self.comparisons if one.arm in names))
 
     @property
     def at_the_edge(self) -> dict[str, str]:
@@ -219,13 +232,24 @@ def results_of(
 ) -> Results:
     """Compare all arms with the first one on every noisy measure, and judge the claims."""
     by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
+    bases = {arm.size: arm.name for arm in reversed(arms)}
     pairs = [
-        (arm.name, arms[0].name, one) for arm in arms[1:] if not arm.same_as for one in measure if one not in EXACT
+        (arm.name, bases[arm.size], one)
+        for arm in arms
+        if not arm.same_as and arm.name != bases[arm.size]
+        for one in measure
+        if one not in EXACT
     ]
     sides = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.claims]
     family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
-    tables = {one: Table.of([arm for arm in arms if not arm.same_as], one, context, rising) for *_, one in family}
-    comparisons = judged([tables[one].compared(arm, against) for arm, against, one in family], rising)
+
+    @cache
+    def table(sizes: frozenset[str], measure: str) -> Table:
+        return Table.of([arm for arm in arms if not arm.same_as and arm.size in sizes], measure, context, rising)
+
+    sizes = [frozenset({by_name[arm].size, by_name[against].size}) for arm, against, _ in family]
+    found = [table(own, one).compared(arm, against) for own, (arm, against, one) in zip(sizes, family, strict=True)]
+    comparisons = judged(found, rising)
     known = {(one.arm, one.against, one.measure): one for one in comparisons}
     judged_claims = []
     for claim, (smaller, larger, on) in zip(context.claims, sides, strict=True):
@@ -353,6 +377,7 @@ def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[li
                 arm.parameters,
                 arm.flops,
                 arm.cache_bytes,
+                arm.size,
             )
         )
     return arms, altered

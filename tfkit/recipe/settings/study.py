@@ -24,6 +24,7 @@ STEPS = "train.steps"
 FIRST = "study.measure[0]"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
 Key = Annotated[str, Field(min_length=1)]
+SizeName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 
 
 class Match(Section):
@@ -144,6 +145,11 @@ class Study(Section):
     tune: dict[str, Values] = Field(
         default_factory=dict, description="candidate values by key, tuned for each variant with the first seed"
     )
+    sizes: dict[SizeName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="values by key of each size at which all variants are repeated: {small: {model.d_model: 64}, "
+        "large: {model.d_model: 128}}",
+    )
     measure: Annotated[tuple[str | ProbeMeasure, ...], BeforeValidator(as_tuple)] = Field(
         ("valid.loss",),
         min_length=1,
@@ -182,6 +188,11 @@ class Study(Section):
     def seed_list(self) -> tuple[int, ...]:
         """The seeds of each variant."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    @property
+    def at_sizes(self) -> Mapping[str, Mapping[str, object]]:
+        """Values by key of each size; one empty size without sizes."""
+        return self.sizes or {"": {}}
 
     @property
     def base_variants(self) -> tuple[str, ...]:
@@ -239,7 +250,8 @@ def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequ
     if len(set(study.seed_list)) < len(study.seed_list):
         yield Problem("seeds", "contains a seed twice", at="study")
     if not wrong:
-        yield from _claim_problems(study, list(arms_in(study, variants)))
+        arms = [at_size(name, size) for size in study.at_sizes for name in arms_in(study, variants)]
+        yield from _claim_problems(study, arms)
 
 
 def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[Problem]:
@@ -255,7 +267,7 @@ def _entry_problems(study: Study, variants: Mapping[str, Variant]) -> Iterator[P
         yield Problem("cross", "contains a variant twice", at="study")
     counts = [math.prod(len(options_of(name, variants)) for name in parts_of(entry)) for entry in study.compare]
     crossed_count = math.prod(len(crossed(name, variants)) for name in study.cross) if study.cross else 0
-    arms, grid = 1 + sum(counts) + crossed_count, math.prod(map(len, study.tune.values()))
+    arms, grid = (1 + sum(counts) + crossed_count) * len(study.at_sizes), math.prod(map(len, study.tune.values()))
     if arms > ARMS.most:
         text = f"results in {arms:,} variants including the baseline; the limit is {ARMS.most:,}"
         yield Problem("cross" if study.cross else "compare", text, at="study")
@@ -289,9 +301,15 @@ def _value_problems(study: Study) -> Iterator[Problem]:
         )
     if match is not None and match.key in study.tune:
         yield Problem(match.key, "cannot be tuned, since study.match solves for it", at="study.tune")
-    if "train.seed" in study.tune or "train.seed" in study.base_values:
+    if len(study.sizes) == 1:
+        yield Problem("sizes", "needs two sizes or more", at="study")
+    for key in study.tune:
+        if any(key in values for values in study.sizes.values()):
+            yield Problem(key, "cannot be tuned, since study.sizes sets it", at="study.tune")
+    sizes = {f"sizes.{name}": values for name, values in study.sizes.items()}
+    if any("train.seed" in values for values in (study.tune, study.base_values, *sizes.values())):
         yield Problem("seeds", "the study sets the seed of each run; remove train.seed", at="study")
-    for section, keys in (("tune", study.tune), ("baseline", study.base_values)):
+    for section, keys in {"tune": study.tune, "baseline": study.base_values, **sizes}.items():
         for key in keys:
             if not key or key.partition(".")[0] in ("study", "extends", "variants"):
                 yield Problem("", f"'{key}' cannot be overridden in a study", at=f"study.{section}")
@@ -331,6 +349,11 @@ def arms_in(study: Study, variants: Mapping[str, Variant]) -> dict[str, tuple[st
         if chosen:
             arms.setdefault("+".join(chosen), chosen)
     return arms
+
+
+def at_size(name: str, size: str) -> str:
+    """Return the name of a variant at a size, or the name itself without sizes."""
+    return f"{name}@{size}" if size else name
 
 
 def crossed(name: str, variants: Mapping[str, Variant]) -> list[str]:
