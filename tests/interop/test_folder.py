@@ -216,16 +216,16 @@ def test_what_is_no_name_is_refused(write: Callable[..., object], name: str) -> 
 
 def test_two_at_once(tmp_path: Path, write: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The second finds the folder when it wants to put its own there, and does not replace it unasked."""
-    goal, plain = tmp_path / "goal", folders.NewFolder.put
+    goal, plain = tmp_path / "goal", folders._renamed
 
-    def beside(self: Any, replaces: bool) -> Any:
-        monkeypatch.setattr(folders.NewFolder, "put", plain)
+    def beside(*arguments: Any) -> Any:
+        monkeypatch.setattr(folders, "_renamed", plain)
         thread = threading.Thread(target=lambda: write(1, goal, force=False))
         thread.start()
         thread.join()
-        return plain(self, replaces)
+        return plain(*arguments)
 
-    monkeypatch.setattr(folders.NewFolder, "put", beside)
+    monkeypatch.setattr(folders, "_renamed", beside)
     with pytest.raises(RunError, match="goal: cannot be replaced: Directory not empty"):
         write(2, goal, force=False)
     assert os.listdir(tmp_path) == ["goal"] and not list(goal.glob(".*"))

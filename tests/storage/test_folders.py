@@ -1,4 +1,4 @@
-"""Folders that are replaced: the old or the new one is whole whenever the process dies, and the old one is NAME.old."""
+"""Replacement of folders: the old or the new one is whole whenever the process dies, and the old one is NAME.old."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from tests.kills import fails, kills, shares
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage.files import temporary, write_text
-from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.folders import check_replaceable, new_folder, recover
 from tfkit.storage.locks import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock
 
 THEIRS = {"notes.txt": "mine", "kept/deep.txt": "mine too", "sub/own.txt": "in a folder of ours"}
@@ -21,18 +21,14 @@ def fill(folder: Path, what: str) -> None:
 
 
 def replace(target: Path, what: str = "new") -> None:
-    """What a command does: clean up, build, rename."""
+    """Clean up, fill a new folder and rename it, as commands do."""
     recover(target)
     lock = FolderLock.take(target, "written") if target.exists() else None
     try:
         if lock is not None:
             check_replaceable(target)
-        new = NewFolder(target)
-        try:
-            fill(new.path, what)
-            new.put(replaces=lock is not None)
-        finally:
-            new.close()
+        with new_folder(target, replaces=lock is not None) as new:
+            fill(new, what)
     finally:
         if lock is not None:
             lock.release()
@@ -47,6 +43,9 @@ def of(what: str) -> dict[str, str]:
     return {name: f"{name} of the {what}" for name in ("a", "b", "sub/c")}
 
 
+OLD = of("old") | THEIRS
+
+
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
@@ -59,7 +58,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def begin(target: Path) -> None:
-    """The old folder, which replaced an earlier one."""
+    """Create the old folder, which replaced an earlier one."""
     for path in target.parent.iterdir():
         shutil.rmtree(path)
     replace(target, "earlier")
@@ -68,35 +67,27 @@ def begin(target: Path) -> None:
         write_text(target / name, text)
 
 
-def test_what_was_there_is_name_old(target: Path) -> None:
+def test_a_replaced_folder_is_name_old(target: Path) -> None:
     old = target.with_name("goal.old")
     assert content(old) == of("earlier")
     replace(target)
-    assert content(target) == of("new") and content(old) == of("old") | THEIRS
+    assert content(target) == of("new") and content(old) == OLD
     assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"] and not (target / ".lock").exists()
     assert lock_purpose(old) == "moved_aside" and held_by(old) is None
-
-
-def test_where_nothing_was_it_is_only_renamed(tmp_path: Path) -> None:
-    for empty in (False, True):
+    for path in (target, old):
+        shutil.rmtree(path)
+    for empty in (False, True):  # nothing to replace
         if empty:
-            (tmp_path / "goal").mkdir()
-        replace(tmp_path / "goal")
-        assert content(tmp_path / "goal") == of("new") and os.listdir(tmp_path) == ["goal"]
-        shutil.rmtree(tmp_path / "goal")
-
-
-def test_an_empty_folder_replaces_no_name_old(target: Path) -> None:
-    shutil.rmtree(target)
-    target.mkdir()
-    replace(target)
-    assert content(target) == of("new") and content(target.with_name("goal.old")) == of("earlier")
+            target.mkdir()
+        replace(target)
+        assert content(target) == of("new") and os.listdir(target.parent) == ["goal"]
+        shutil.rmtree(target)
 
 
 @pytest.mark.parametrize("kind", ["folder", "marked", "file", "link", "used"])
 def test_a_name_old_of_somebody_else_is_never_touched(target: Path, kind: str) -> None:
     old, aside = target.with_name("goal.old"), target.with_name("aside")
-    if kind == "used":  # it was trained in since
+    if kind == "used":
         FolderLock.take(old, "trained").release()
     else:
         old.rename(aside)
@@ -116,42 +107,54 @@ def test_a_name_old_of_somebody_else_is_never_touched(target: Path, kind: str) -
     replace(target)
 
 
-def test_a_name_old_in_use_is_not_replaced(target: Path) -> None:
-    new, held = NewFolder(target), FolderLock.take(target, "written")
-    lock = FolderLock.take(target.with_name("goal.old"), None)  # as another process that replaces
+def test_folders_in_use_are_left_alone(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, plain, seen = target.with_name("goal.old"), os.rename, []
+    lock = FolderLock.take(old, None)
     with pytest.raises(FolderBusy, match=r"goal\.old: is being"):
-        new.put(replaces=True)
+        replace(target)
     lock.release()
-    new.put(replaces=True)
-    new.close()
-    held.release()
-    assert content(target) == {}
+    assert content(target) == OLD
+    with new_folder(target.with_name("other"), replaces=False) as new:
+        fill(new, "new")
+        recover(target.with_name("other"))
+        assert content(new) == of("new")
+
+    def recovering(source: Path, goal: Path) -> None:
+        plain(source, goal)
+        if goal == old:  # between the renames of a living process
+            with pytest.raises(FolderBusy, match=rf"goal\.old: is being replaced by process {os.getpid()}"):
+                recover(target)
+            seen.append(goal)
+
+    monkeypatch.setattr(os, "rename", recovering)
+    replace(target)
+    assert seen and content(target) == of("new")
 
 
 @shares(7)
 def test_killed_at_any_file_event(target: Path, share: int) -> None:
     seen, old = set(), target.with_name("goal.old")
     for event in kills(lambda: replace(target), share):
-        if target.exists() and content(target) == of("old") | THEIRS:
+        if target.exists() and content(target) == OLD:
             seen.add("old")
         else:
-            assert content(old) == of("old") | THEIRS, event
+            assert content(old) == OLD, event
             assert not target.exists() or content(target) == of("new"), event
             seen.add("new" if target.exists() else "between")
         recover(target)
         assert set(os.listdir(target.parent)) <= {"goal", "goal.old"}, event
-        assert content(target) in (of("old") | THEIRS, of("new")), event
-        assert not old.exists() or content(old) in (of("earlier"), of("old") | THEIRS), event
+        assert content(target) in (OLD, of("new")), event
+        assert not old.exists() or content(old) in (of("earlier"), OLD), event
         replace(target, "next")
-        assert content(target) == of("next") and content(old) in (of("old") | THEIRS, of("new")), event
+        assert content(target) == of("next") and content(old) in (OLD, of("new")), event
         begin(target)
-    assert {"old", "new"} <= seen and (share > 1 or "between" in seen)
+    assert "old" in seen and (share > 1 or {"between", "new"} <= seen)
 
 
 @pytest.mark.full
 @shares(9)
-def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> None:
-    """A folder that he removed does not come back, and one that he made stays as it is."""
+def test_changes_of_the_user_after_a_kill_count(target: Path, share: int) -> None:
+    """A folder that the user removed does not come back, and one that the user created stays."""
     old = target.with_name("goal.old")
     for event in kills(lambda: replace(target), share):
         was_there, kept = target.exists(), content(old) if old.exists() else None
@@ -160,7 +163,7 @@ def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> Non
         if not was_there:
             target.mkdir()
         recover(target)
-        if not (was_there and between):  # killed before it was known that all is done
+        if not (was_there and between):  # killed before the end was recorded
             assert content(target) == {} and target.exists() != was_there, event
             assert content(old) == (kept or {}), event
         else:
@@ -170,7 +173,7 @@ def test_what_the_user_does_after_a_kill_counts(target: Path, share: int) -> Non
 
 @pytest.mark.full
 @shares(7)
-def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
+def test_killed_in_an_empty_place(tmp_path: Path, share: int) -> None:
     target = tmp_path / "goal"
     for event in kills(lambda: replace(target), share):
         assert not target.exists() or content(target) == of("new"), event
@@ -182,53 +185,27 @@ def test_killed_where_nothing_was(tmp_path: Path, share: int) -> None:
 @pytest.mark.full
 @shares(7)
 def test_killed_while_cleaning_up(target: Path, share: int) -> None:
-    """A start that is killed too leaves nothing that the next one does not clean up."""
+    """The next start cleans up after a start that was killed too."""
     for event in kills(lambda: replace(target), 4 * share):
         for _ in kills(lambda: recover(target), 2):
             pass
         recover(target)
-        assert content(target) in (of("old") | THEIRS, of("new")), event
+        assert content(target) in (OLD, of("new")), event
         assert set(os.listdir(target.parent)) <= {"goal", "goal.old"}, event
         begin(target)
 
 
 @shares(7)
-def test_what_the_system_refuses_costs_nothing(target: Path, share: int) -> None:
+def test_errors_of_the_system_lose_nothing(target: Path, share: int) -> None:
     for event in fails(lambda: replace(target), share):
-        assert content(target) in (of("old") | THEIRS, of("new")), event
-        assert content(target.with_name("goal.old")) in (of("earlier"), of("old") | THEIRS), event
+        assert content(target) in (OLD, of("new")), event
+        assert content(target.with_name("goal.old")) in (of("earlier"), OLD), event
         replace(target, "next")
         assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"], event
         begin(target)
 
 
-def test_a_living_process_is_not_cleaned_up(target: Path) -> None:
-    new = NewFolder(target)
-    write_text(new.path / "a", "half")
-    recover(target)
-    assert (new.path / "a").exists()
-    new.close()
-    assert sorted(os.listdir(target.parent)) == ["goal", "goal.old"]
-
-
-def test_between_the_renames_of_a_living_process_nothing_is_renamed_back(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, seen = os.rename, []
-
-    def beside(source: Path, goal: Path) -> None:
-        plain(source, goal)
-        if goal == target.with_name("goal.old"):
-            with pytest.raises(FolderBusy, match=rf"goal\.old: is being replaced by process {os.getpid()}"):
-                recover(target)
-            seen.append(goal)
-
-    monkeypatch.setattr(os, "rename", beside)
-    replace(target)
-    assert seen and content(target) == of("new")
-
-
-def test_what_cannot_be_renamed_back_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_renamed_back_is_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = target.with_name("goal.old")
     shutil.rmtree(old)
     mark_lock(target, "replaced")
@@ -239,36 +216,28 @@ def test_what_cannot_be_renamed_back_is_told(target: Path, monkeypatch: pytest.M
     ):
         patch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError(16, "Device or resource busy")))
         recover(target)
-    assert content(old) == of("old") | THEIRS
+    assert content(old) == OLD
     recover(target)
-    assert content(target) == of("old") | THEIRS and os.listdir(target.parent) == ["goal"]
-    assert not (target / ".lock").exists()
+    assert content(target) == OLD and os.listdir(target.parent) == ["goal"] and not (target / ".lock").exists()
 
 
-def test_what_only_looks_like_ours_is_left(tmp_path: Path, target: Path) -> None:
-    other, stranger, link = temporary(tmp_path / "another"), temporary(target), temporary(target)
+def test_folders_and_links_of_others_are_left_alone(tmp_path: Path, target: Path) -> None:
+    other, stranger, link, outside = *map(temporary, (tmp_path / "another", target, target)), tmp_path / "outside"
     other.mkdir()
     fill(stranger, "user")
     link.symlink_to(target)
     recover(target)
     assert other.is_dir() and link.is_symlink() and content(stranger) == of("user")
-    assert not (stranger / ".lock").exists() and content(target) == of("old") | THEIRS
-
-
-def test_a_link_in_the_old_folder_is_never_followed(tmp_path: Path, target: Path) -> None:
-    outside = tmp_path / "outside"
+    assert not (stranger / ".lock").exists() and content(target) == OLD
     fill(outside, "others")
     shutil.rmtree(target / "sub")
     (target / "sub").symlink_to(outside)
-    (target / "a").unlink()
-    (target / "a").symlink_to(outside / "a")
-    replace(target)
-    assert content(outside) == of("others") and content(target) == of("new")
-    replace(target)
-    assert content(outside) == of("others") and content(target.with_name("goal.old")) == of("new")
+    for _ in range(2):  # the second one removes the folder with the link
+        replace(target)
+        assert content(outside) == of("others") and content(target) == of("new")
 
 
-def test_what_cannot_be_removed_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_that_cannot_be_removed_are_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Path.unlink
 
     def stubborn(self: Path, missing_ok: bool = False) -> None:
@@ -286,7 +255,7 @@ def test_what_cannot_be_removed_is_told(target: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_rename_that_is_refused_is_undone(target: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rename_that_fails_is_undone(target: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, calls = os.rename, []
 
     def busy(source: Path, goal: Path) -> None:
@@ -316,11 +285,10 @@ def test_folders_that_cannot_be_replaced_are_named(target: Path, monkeypatch: py
             check_replaceable(target)
     monkeypatch.chdir(target.parent)
     check_replaceable(target)
-
-
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="x: cannot be written: cannot create a folder in"):
-        NewFolder(tmp_path / "nowhere" / "x")
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"x: cannot be written: .*file: Not a directory"):
-        NewFolder(tmp_path / "file" / "x")
+    (target.parent / "file").touch()
+    for parent, why in {"nowhere": "cannot create a folder in", "file": ".*file: Not a directory"}.items():
+        with (
+            pytest.raises(RunError, match=f"x: cannot be written: {why}"),
+            new_folder(target.parent / parent / "x", replaces=False),
+        ):
+            pytest.fail("the block ran")

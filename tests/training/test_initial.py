@@ -13,7 +13,7 @@ from tests.training.small import small, trained
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import InitFrom
-from tfkit.storage.checksums import begin
+from tfkit.storage.checksums import hashes_of, write
 from tfkit.training.fit import patterns_for
 from tfkit.training.initial import start_from
 from tfkit.training.progress import Reporter
@@ -142,7 +142,7 @@ def test_the_weights_that_it_begins_with_are_checked(tmp_path: Path) -> None:
     with torch.no_grad():
         model.table.weight[0, 0] = float("nan")
     run = Path(saved(tmp_path / "run", model))
-    begin(run, ["model.safetensors"])
+    write(run, hashes_of(run, ["model.safetensors"]))
     with pytest.warns(TfkitWarning, match=r"model\.safetensors: 1 of 10 tensors contain NaN .*: table\.weight"):
         start(Small(), str(run))
     Weights.of(Small()).save(run / "model.safetensors")

@@ -1,4 +1,4 @@
-"""What becomes of a run whose files are damaged, exchanged, or of an older version: nothing goes on silently."""
+"""Runs whose files are damaged, exchanged, or of an older version: nothing is used silently."""
 
 import json
 import random
@@ -12,55 +12,28 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save
 
+from tests.training.small import LINES, outcome, small, trained
 from tfkit.cli.main import main
 from tfkit.core.errors import RunError, TfkitError, TfkitWarning
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run, train
-from tfkit.storage.checksums import SUMS, check, read_sums
+from tfkit.storage.checksums import SUMS, check, read_sums, write
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.loop import Trainer
 from tfkit.training.weights import Weights
 
-LINES = "one two three four\ntwo three\nfour five six one two\nthree one\nsix six five one\nfive one two\n" * 3
 READ = ("resolved.yaml", "tokenizer.json", "environment.json", "model.safetensors")  # by load_run and Run.model
 
 
-def recipe(folder: Path, **options: Any) -> dict[str, Any]:
-    (folder / "text").write_text(LINES)
-    text = {"type": "text", "files": str(folder / "text")}
-    return {
-        "tfkit": 1,
-        "model": {
-            "type": "decoder",
-            "d_model": 8,
-            "vocab_size": "tokenizer",
-            "max_length": 8,
-            "num_layers": 1,
-            "embedding": "tokens",
-            "position": "learned",
-            "layer": {
-                "norm": "layer_norm",
-                "attention": {"type": "multi_head", "num_heads": 2},
-                "feedforward": {"type": "mlp", "d_ff": 16},
-                "dropout": 0.1,
-            },
-            "head": {"type": "language_model", "tied": True},
-        },
-        "data": {"tokenizer": "word", "train": text, "valid": text, "batch": {"tokens": 32}},
-        "objective": "causal_lm",
-        "train": {"steps": 4, "device": "cpu", "checkpoint_every": 2, "evaluate_every": 2, "samples": 0, **options},
-    }
-
-
-def trained(folder: Path, **options: Any) -> Path:
-    return train(recipe(folder.parent, **options), out=folder, progress=False).folder
+SETTINGS: dict[str, Any] = {"steps": 4, "checkpoint_every": 2, "evaluate_every": 2, "samples": 0}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of one shape, `x` and `y`, and `six`, which is `x` with 6 steps."""
     folder = tmp_path_factory.mktemp("runs")
-    trained(folder / "x"), trained(folder / "y", seed=1), trained(folder / "six", steps=6)
+    for name, options in {"x": {}, "y": {"seed": 1}, "six": {"steps": 6}}.items():
+        trained(small(folder, **{**SETTINGS, **options}), folder / name)
     return folder
 
 
@@ -83,18 +56,8 @@ def resume(folder: Path, steps: int = 6, **options: Any) -> Run:
     return train(source, out=folder, resume=True, progress=False, **options)
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """What two runs have in common that are bit-identical."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    plain = [
-        {key: value for key, value in line.items() if not key.endswith(("_per_second", "waiting"))} for line in lines
-    ]
-    files = ["model.safetensors", *(f"checkpoints/step-00000006/{name}.safetensors" for name in ("model", "optimizer"))]
-    return {"metrics.jsonl": plain, **{name: (folder / name).read_bytes() for name in files}}
-
-
 def is_right(folder: Path) -> bool:
-    """Whether every file of a run and of its checkpoints is on record as it is."""
+    """True if the manifests of a run and its checkpoints list all files as they are."""
     for place in (folder, *Checkpoints(folder / "checkpoints").all()):
         names = {path.name for path in place.iterdir() if path.is_file()} - {SUMS}
         sums = read_sums(place)
@@ -140,35 +103,32 @@ def check_flips_in_a_checkpoint(run: Path, flips: int) -> None:
     assert checkpoints.sound(said.append) == newest
 
 
-@pytest.mark.full
-def test_a_flipped_bit_in_a_run_is_noticed(run: Path) -> None:
-    check_flips_in_a_run(run, 2)
-
-
-def test_a_flipped_bit_in_a_checkpoint_is_noticed(run: Path) -> None:
-    check_flips_in_a_checkpoint(run, 2)
-
-
-@pytest.mark.slow
-def test_every_flipped_bit_is_noticed(run: Path) -> None:
-    check_flips_in_a_run(run, 25)
-    check_flips_in_a_checkpoint(run, 40)
+@pytest.mark.parametrize("flips", [1, pytest.param(25, marks=pytest.mark.slow)])
+def test_flipped_bits_are_noticed(run: Path, flips: int) -> None:
+    check_flips_in_a_run(run, flips)
+    check_flips_in_a_checkpoint(run, 2 * flips)
 
 
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", SUMS])
-def test_a_file_of_a_checkpoint_that_is_cut_or_gone_is_noticed(run: Path, name: str) -> None:
-    checkpoints = Checkpoints(run / "checkpoints")
+def test_truncated_and_missing_files_of_a_checkpoint_are_noticed(run: Path) -> None:
+    checkpoints, said = Checkpoints(run / "checkpoints"), []
     before, newest = checkpoints.all()
-    said: list[str] = []
-    cut(newest / name)
-    assert checkpoints.sound(said.append) == before and str(newest / name) in said[0]
-    (newest / name).unlink()
-    older = name == SUMS  # a checkpoint without a record is one of an older version, and believed
-    assert checkpoints.sound(said.append) == (newest if older else before)
+    whole = {file: file.read_bytes() for file in newest.iterdir()}
+    for file, content in whole.items():
+        cut(file)
+        assert checkpoints.sound(said.append) == before and str(file) in said.pop()
+        file.unlink()
+        older = file.name == SUMS  # a checkpoint without a manifest is one of an older version, and trusted
+        assert checkpoints.sound(said.append) == (newest if older else before)
+        file.write_bytes(content)
+    for file in whole:
+        cut(file)
+    said.clear()
+    checkpoints.sound(said.append)
+    assert said == [f"{newest / SUMS}: truncated last line"]
 
 
 @pytest.mark.full
@@ -176,7 +136,7 @@ def test_the_checkpoint_before_is_used(runs: Path, run: Path) -> None:
     newest = run / "checkpoints" / "step-00000004"
     cut(newest / "optimizer.safetensors")
     resume(run)
-    assert content(run) == content(runs / "six")
+    assert outcome(run) == outcome(runs / "six")
     log = (run / "train.log").read_text()
     assert f"{newest / 'optimizer.safetensors'}: has changed since it was written" in log
     assert f"{newest}: set aside as step-00000004.damaged; step-00000002 is used" in log
@@ -192,15 +152,6 @@ def test_both_checkpoints_damaged_is_an_error_that_names_both(run: Path) -> None
     with pytest.raises(RunError, match=r"(?s)4/optimizer\.safetensors: .*2/model\.safetensors: .*cannot be resumed"):
         resume(run)
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-
-
-def test_each_damage_of_a_checkpoint_is_told_once(run: Path) -> None:
-    newest = run / "checkpoints" / "step-00000004"
-    for file in newest.iterdir():
-        cut(file)
-    said: list[str] = []
-    Checkpoints(run / "checkpoints").sound(said.append)
-    assert said == [f"{newest / SUMS}: truncated last line"]
 
 
 @pytest.mark.full
@@ -248,7 +199,8 @@ def test_incomplete_weights_are_never_recorded(run: Path, name: str, pickled: bo
 
 def test_nothing_is_recorded_before_all_was_read(run: Path) -> None:
     """Each file is whole, and another one of the folder cannot be used; the exchanged one stays unrecorded."""
-    (run / "metrics.jsonl").write_text("mine")
+    with (run / "README.md").open("a") as card:
+        card.write("mine")
     checkpoint = run / "checkpoints/step-00000004"
     sums, before = (run / SUMS, checkpoint / SUMS), [(run / SUMS).read_bytes(), (checkpoint / SUMS).read_bytes()]
     other = save({name: torch.cat((one, one)) for name, one in load_file(run / "model.safetensors").items()})
@@ -266,14 +218,14 @@ def test_nothing_is_recorded_before_all_was_read(run: Path) -> None:
             _ = resume(run, accept_changes=True) if "step" in name else load_run(run, accept_changes=True)
         assert [file.read_bytes() for file in sums] == before, name
         (run / name).write_bytes(whole)
-    with pytest.warns(TfkitWarning, match=r"metrics\.jsonl: recorded as it is now"):
+    with pytest.warns(TfkitWarning, match=r"README\.md: recorded as it is now"):
         load_run(run, accept_changes=True)
 
 
 def test_a_finished_run_says_what_it_does_not_take_over(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, said in (
         ({}, ""),
-        ({"train.schedule": {"type": "constant", "lr": 0.5}}, "train.schedule.type: "),
+        ({"train.schedule": {"type": "constant", "lr": 0.5}}, "train.schedule.lr: "),
         ({"train.evaluate_every": 4}, "train.evaluate_every: 2 in the run, 4 in the recipe"),
     ):
         made = load_recipe(run / "recipe.yaml", overrides=change)
@@ -286,14 +238,14 @@ def test_a_finished_run_says_what_it_does_not_take_over(run: Path, capsys: pytes
 def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
     resume(run)
-    assert content(run) == content(runs / "six")
+    assert outcome(run) == outcome(runs / "six")
 
 
 def test_a_checkpoint_can_be_exchanged_on_purpose(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
     with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
-    assert content(run)["model.safetensors"] != content(runs / "six")["model.safetensors"]
+    assert outcome(run)["weights"] != outcome(runs / "six")["weights"]
     assert is_right(run)
 
 
@@ -306,18 +258,17 @@ def test_what_a_resumed_run_takes_over_is_checked(runs: Path, run: Path) -> None
     assert is_right(run)
 
 
-def test_what_training_has_no_need_of_is_begun_anew_in_words(runs: Path, run: Path) -> None:
-    for name in ("resolved.yaml", "train.log"):
-        (run / name).write_text((run / name).read_text() + "# mine\n")
-    metrics = run / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace(": ", ":  ", 1))
+@pytest.mark.full
+def test_changed_files_that_training_does_not_need_are_started_anew(runs: Path, run: Path) -> None:
+    names = ("resolved.yaml", "train.log", "metrics.jsonl")
+    for name in names:
+        (run / name).write_text((run / name).read_text().replace(": ", ":  ", 1))
     resume(run)
     log = (run / "train.log").read_text()
-    for name in ("resolved.yaml", "train.log"):
+    for name in names:
         assert f"{run / name}: has changed since it was written; moved to {name}.damaged" in log
         (run / f"{name}.damaged").unlink()
-    assert f"{metrics}: has changed since it was written" in log
-    assert content(run)["model.safetensors"] == content(runs / "six")["model.safetensors"] and is_right(run)
+    assert outcome(run)["weights"] == outcome(runs / "six")["weights"] and is_right(run)
 
 
 COMMANDS = [
@@ -335,7 +286,7 @@ def test_every_command_that_opens_a_run_has_the_flag(
 ) -> None:
     exchange(runs, run)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").write_text(LINES)
+    (tmp_path / "text").write_text("\n".join(LINES))
     places = {"RUN": str(run), "TEXT": "text", "NEW": "new", "RECIPE": str(run / "recipe.yaml")}
     line = [places.get(word, word) for word in command]
     refused = CliRunner().invoke(main, line)
@@ -413,18 +364,15 @@ def test_the_record_is_right_after_everything_that_tfkit_does(run: Path) -> None
     assert is_right(run)
     assert resume(run).evaluate("train")
     assert is_right(run)
-    train(recipe(run.parent, steps=2), out=run, force=True, progress=False)
+    trained(small(run.parent, **{**SETTINGS, "steps": 2}), run, force=True)
     assert is_right(run)
 
 
-def test_files_that_grow_are_on_record_when_training_has_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    growing, step = {"metrics.jsonl", "train.log"}, Trainer._step
+def test_the_manifest_is_written_when_training_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Trainer._step
 
     def interrupted(trainer: Trainer, *arguments: Any) -> Any:
-        sums = read_sums(tmp_path / "run")
-        assert sums is not None and not growing & sums.keys()
+        assert not (tmp_path / "run" / SUMS).exists()
         if trainer.progress.step == 3:
             raise KeyboardInterrupt
         return step(trainer, *arguments)
@@ -432,8 +380,18 @@ def test_files_that_grow_are_on_record_when_training_has_stopped(
     monkeypatch.setattr(Trainer, "_step", interrupted)
     for resumed in (False, True):
         with pytest.raises(KeyboardInterrupt):
-            train(recipe(tmp_path), out=tmp_path / "run", resume=resumed, progress=False)
-        assert is_right(tmp_path / "run") and growing <= (read_sums(tmp_path / "run") or {}).keys()
+            trained(small(tmp_path, **SETTINGS), tmp_path / "run", resume=resumed)
+        assert is_right(tmp_path / "run")
+
+
+def test_runs_of_the_version_before_are_read_and_resumed(runs: Path, run: Path) -> None:
+    """Their manifest was kept while they were trained, with two lines for a file that a killed process replaced."""
+    sums = read_sums(run)
+    assert sums is not None
+    write(run, {name: ("0" * 64, *one) for name, one in sums.items() if name not in ("metrics.jsonl", "train.log")})
+    assert load_run(run).model is not None
+    resume(run)
+    assert outcome(run) == outcome(runs / "six") and is_right(run)
 
 
 def test_a_run_of_an_older_version_is_believed_until_it_goes_on(run: Path) -> None:
@@ -448,16 +406,17 @@ def test_a_run_of_an_older_version_is_believed_until_it_goes_on(run: Path) -> No
     (run / "checkpoints/step-00000004/state.json").write_text(json.dumps(state))
     resume(run)
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[4])["targets"] > tokens
-    assert (run / SUMS).exists() and len(list(run.rglob(SUMS))) == 2
+    assert len(list(run.rglob(SUMS))) == 2
     load_run(run).evaluate("train")
     check(run, "evaluation.json")
 
 
-def test_readers_beside_a_writer_never_complain(runs: Path, run: Path) -> None:
+def test_readers_never_complain_while_a_run_is_trained(runs: Path, run: Path) -> None:
     """They get the weights of before, or those of after."""
     versions = [Weights.read(runs / name / "model.safetensors") for name in ("x", "y")]
     known = [weights.by_name()["head.output.weight"] for weights in versions]
     stop = threading.Event()
+    (run / SUMS).unlink()
 
     def write() -> None:
         while not stop.is_set():

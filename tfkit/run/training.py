@@ -22,7 +22,7 @@ from tfkit.training.card import write_card
 from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.claim import claim_folder, one_training
 from tfkit.training.curves import write_curves
-from tfkit.training.folder import CHECKPOINTS, EVALUATION, WEIGHTS, RunFolder
+from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, LABELS, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
 from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
@@ -87,7 +87,6 @@ def _led(
     with (
         one_training(),
         claim_folder(run_name(loaded), out, resume, force) as claim,
-        record.completed(claim.folder),
         Reporter(progress) as reporter,
         ExitStack() as accepted,
     ):
@@ -137,7 +136,8 @@ def save(
 
 def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
     """Check the files needed to resume. Repair the others, and report files moved aside."""
-    record.check_resumed(folder)
+    record.check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
+    record.check_existing(folder, WEIGHTS)  # missing weights are written again
     for message in mend(folder):
         reporter.say(message)
 

@@ -37,9 +37,10 @@ def whole(path: Path) -> Iterator[Path]:
     beside = temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _created(beside) as mode:
+        with open(beside, "xb") as file:
+            mark_in_use(file.fileno())
             yield beside
-            os.chmod(beside, mode)  # a library may have replaced the file
+            os.chmod(beside, stat.S_IMODE(os.fstat(file.fileno()).st_mode))  # a library may have replaced the file
             sync(beside)
             os.replace(beside, path)
         sync(path.parent)
@@ -54,14 +55,12 @@ def _check_replaceable(path: Path) -> None:
     """Raise RunError if a path is not a regular file. Replacing a device would remove it from the system."""
     try:
         mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(0, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "is not a regular file")
     except (FileNotFoundError, NotADirectoryError):  # a new file, or an error that is reported when writing
         return
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        why = error.strerror if isinstance(error, OSError) else error
-        raise RunError(f"{path}: cannot be written: {why}") from None
-    if not stat.S_ISREG(mode):
-        why = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "is not a regular file"
-        raise RunError(f"{path}: cannot be written: {why}")
+        raise RunError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}") from None
 
 
 def temporary(path: Path) -> Path:
@@ -148,7 +147,7 @@ def read_beginning(path: str | Path, most: int) -> bytes:
 def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
     """Open a regular file for unbuffered reading. Raise RunError as `read_bytes` does."""
     try:
-        with open(_open(path), "rb", buffering=0) as file:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise RunError(f"{path}: is not a regular file")
@@ -159,13 +158,9 @@ def regular(path: str | Path, largest: int | None = None) -> Iterator[FileIO]:
         raise RunError(f"{path}: {why_missing(path)}") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def _open(path: str | Path) -> int:
-    """Open a path. Do not block on a pipe without a writer."""
-    try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except ValueError as error:  # a null character in the path
+    except ValueError as error:
+        if "\0" not in str(path):
+            raise
         raise RunError(f"{path}: cannot be read: {error}") from None
 
 
@@ -191,10 +186,9 @@ def read_json(path: str | Path) -> Any:
     text = read_text(path)
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise RunError(f"{path}: cannot be read: {error}") from None
-    except RecursionError:
-        raise RunError(f"{path}: cannot be read: nested too deeply") from None
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise RunError(f"{path}: cannot be read: {why}") from None
 
 
 def read_yaml(path: str | Path) -> Tree:
@@ -242,16 +236,5 @@ def sync(path: Path) -> None:
     except OSError:
         if not path.is_dir():
             raise
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def _created(path: Path) -> Iterator[int]:
-    """Create an empty file exclusively, mark it as in use, and yield its mode, which follows the umask."""
-    handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    try:
-        mark_in_use(handle)
-        yield stat.S_IMODE(os.fstat(handle).st_mode)
     finally:
         os.close(handle)

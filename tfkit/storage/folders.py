@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError, TfkitWarning
@@ -23,78 +24,79 @@ REPLACED = "replaced"  # purpose in the lock of the old folder until the new fol
 _TRIES = 100
 
 
-class NewFolder:
-    """Locked temporary folder next to `target`, to be filled and renamed. Raise RunError if it cannot be created."""
+@contextlib.contextmanager
+def new_folder(target: Path, replaces: bool, keep: list[FolderLock] | None = None) -> Iterator[Path]:
+    """Yield a locked folder next to `target` that is renamed to it if the block succeeds, and removed if it fails.
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        for _ in range(_TRIES):
-            self.path = temporary(target)
-            try:
-                self.path.mkdir()
-                self.lock = FolderLock.take(self.path, WRITTEN)
-                return
-            except (FileExistsError, FolderBusy):
-                continue  # another process removed or locked it as a leftover
-            except FileNotFoundError:
-                if not target.parent.is_dir():
-                    break
-            except RunError:
-                with contextlib.suppress(OSError):
-                    self.path.rmdir()
-                raise
-            except OSError as error:
-                raise RunError(f"{target}: cannot be written: {target.parent}: {error.strerror or error}") from None
-        raise RunError(f"{target}: cannot be written: cannot create a folder in {target.parent}")
-
-    def put(self, replaces: bool) -> None:
-        """Rename the folder to the target. With `replaces`, the existing folder becomes NAME.old; the caller locks it.
-
-        On failure, restore all names and raise RunError.
-        """
+    With `replaces`, the existing folder, which the caller has locked, becomes NAME.old. The lock of the new folder is
+    released at the end, or appended to `keep`. Raise RunError for system errors; all names are restored then.
+    """
+    path, lock = _made(target)
+    try:
+        try:
+            yield path
+        except OSError as error:
+            raise RunError(f"{target}: cannot be written: {error.strerror or error}") from None
         with contextlib.ExitStack() as locks:
             try:
-                for path in (*sorted(self.path.rglob("*")), self.path):
-                    sync(path)
-                earlier = self._take_name(replaces, locks)
+                for entry in (*sorted(path.rglob("*")), path):
+                    sync(entry)
+                earlier = _renamed(path, target, replaces, locks)
             except OSError as error:
-                raise RunError(f"{self.target}: cannot be replaced: {error.strerror or error}") from None
-            self.lock.moved(self.target)
+                raise RunError(f"{target}: cannot be replaced: {error.strerror or error}") from None
+            lock.moved(target)
             with contextlib.suppress(OSError):
-                sync(self.target.parent)
+                sync(target.parent)
             if earlier.exists():
                 _remove(earlier)
+        if keep is not None:
+            keep.append(lock)
+    finally:
+        if path.exists():
+            _remove(path)
+        if not keep:
+            lock.release()
 
-    def _take_name(self, replaces: bool, locks: contextlib.ExitStack) -> Path:
-        """Do all renames or none. Return the path of the earlier NAME.old, which is to be removed."""
-        old, earlier = old_name(self.target), temporary(self.target)
-        with contextlib.ExitStack() as undo:
-            if replaces and not _entries(self.target):
-                (self.target / LOCK).unlink(missing_ok=True)
-                self.target.rmdir()
-                undo.callback(self.target.mkdir)
-            elif replaces:
-                if os.path.lexists(old):
-                    _check_old(old)
-                    locks.callback(FolderLock.take(old, None).release)
-                    os.rename(old, earlier)
-                    undo.callback(os.rename, earlier, old)
-                undo.callback(mark_lock, self.target, lock_purpose(self.target) or WRITTEN)
-                mark_lock(self.target, REPLACED)
-                os.rename(self.target, old)
-                undo.callback(os.rename, old, self.target)
-            os.rename(self.path, self.target)
-            undo.pop_all()
-        if lock_purpose(old) == REPLACED:
-            with contextlib.suppress(OSError):  # either purpose is accepted by `_check_old`
-                mark_lock(old, LEFT)
-        return earlier
 
-    def close(self) -> None:
-        """Release the lock. Remove the folder unless it was renamed to the target."""
-        if self.path.exists():
-            _remove(self.path)
-        self.lock.release()
+def _made(target: Path) -> tuple[Path, FolderLock]:
+    """Create and lock a temporary folder. Raise RunError if that fails."""
+    for _ in range(_TRIES):
+        path = temporary(target)
+        try:
+            path.mkdir()
+            return path, FolderLock.take(path, WRITTEN)
+        except (FolderBusy, FileNotFoundError):  # another process has locked or removed it as a leftover
+            if not target.parent.is_dir():
+                break
+        except OSError as error:
+            raise RunError(f"{target}: cannot be written: {target.parent}: {error.strerror or error}") from None
+    raise RunError(f"{target}: cannot be written: cannot create a folder in {target.parent}")
+
+
+def _renamed(path: Path, target: Path, replaces: bool, locks: contextlib.ExitStack) -> Path:
+    """Do all renames or none. Return the path of the earlier NAME.old, which is to be removed."""
+    old, earlier = old_name(target), temporary(target)
+    with contextlib.ExitStack() as undo:
+        if replaces and not _entries(target):
+            (target / LOCK).unlink(missing_ok=True)
+            target.rmdir()
+            undo.callback(target.mkdir)
+        elif replaces:
+            if os.path.lexists(old):
+                _check_old(old)
+                locks.callback(FolderLock.take(old, None).release)
+                os.rename(old, earlier)
+                undo.callback(os.rename, earlier, old)
+            undo.callback(mark_lock, target, lock_purpose(target) or WRITTEN)
+            mark_lock(target, REPLACED)
+            os.rename(target, old)
+            undo.callback(os.rename, old, target)
+        os.rename(path, target)
+        undo.pop_all()
+    if lock_purpose(old) == REPLACED:
+        with contextlib.suppress(OSError):  # either purpose is accepted by `_check_old`
+            mark_lock(old, LEFT)
+    return earlier
 
 
 def old_name(target: Path) -> Path:
@@ -104,12 +106,10 @@ def old_name(target: Path) -> Path:
 
 def check_replaceable(target: Path) -> None:
     """Raise RunError if a folder cannot be renamed to NAME.old."""
-    try:
+    with contextlib.suppress(OSError):  # the current folder was deleted
         here = Path.cwd().resolve()
-    except OSError:  # the current folder was deleted
-        here = None
-    if here is not None and (here == target or target in here.parents):
-        raise RunError(f"{target}: is the current folder, which would be replaced; change to another folder first")
+        if target in (here, *here.parents):
+            raise RunError(f"{target}: is the current folder, which would be replaced; change to another folder first")
     if os.path.ismount(target):
         raise RunError(f"{target}: is a mount point, which cannot be replaced; choose a folder inside it")
     if _entries(target) and os.path.lexists(old_name(target)):
@@ -134,14 +134,21 @@ def recover(target: Path) -> None:
         except OSError as error:
             why = error.strerror or error
             raise RunError(f"{old}: cannot be renamed back to {target} after a process was killed: {why}") from None
-    for path in _leftovers(target):
-        try:
-            lock = FolderLock.take(path, None)
-        except (RunError, OSError):
-            continue  # in use, removed by another process, or read-only
-        if lock_purpose(path) or not _entries(path):
-            _remove(path)
-        lock.release()
+    with contextlib.suppress(OSError):  # the parent folder cannot be read
+        for path in sorted(target.parent.iterdir()):
+            if temporary_for(path) == target.name and _is_own(path):
+                _remove_left(path)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove a temporary folder unless a living process uses it."""
+    try:
+        lock = FolderLock.take(path, None)
+    except (RunError, OSError):
+        return  # in use, removed by another process, or read-only
+    if lock_purpose(path) or not _entries(path):
+        _remove(path)
+    lock.release()
 
 
 def _check_old(old: Path) -> None:
@@ -153,14 +160,6 @@ def _check_old(old: Path) -> None:
 def _entries(folder: Path) -> list[Path]:
     """Return the entries of a folder except its lock."""
     return sorted(path for path in folder.iterdir() if path.name != LOCK)
-
-
-def _leftovers(target: Path) -> list[Path]:
-    """Return this user's temporary folders for `target`, or [] if the parent folder cannot be read."""
-    try:
-        return sorted(path for path in target.parent.iterdir() if temporary_for(path) == target.name and _is_own(path))
-    except OSError:
-        return []
 
 
 def _is_own(path: Path) -> bool:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import re
 import stat
 import warnings
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import RunError, TfkitWarning
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock
-    _fcntl: Any = None
-else:
-    _fcntl = fcntl
+# filelock is imported where it is used: it is slow to import, and most commands lock nothing
 
 NAME = ".lock"
 LEFT = "moved_aside"  # purpose in a lock that nobody holds, to mark the folder
 _HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, purpose
 _LARGEST = 200  # maximum bytes of a lock file
-_TRIES = 100
-_held: set[FolderLock] = set()
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)  # raised by some network file systems
+_WAIT = 0.05  # seconds to retry, because the lock file may be removed after it was opened
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class FolderBusy(RunError):
@@ -35,9 +31,12 @@ class FolderBusy(RunError):
 class FolderLock:
     """Lock of a folder, exclusive across processes and threads."""
 
-    def __init__(self, folder: int, file: int) -> None:
-        self._folder, self._file = folder, file
-        self._content: str | None = None
+    def __init__(self, folder: Path) -> None:
+        from filelock import FileLock
+
+        self._folder, self._purpose, self._process = folder, "", os.getpid()
+        self._file: os.stat_result | None = None  # while the lock is held
+        self._lock = FileLock(folder / NAME, _WAIT, thread_local=False, fallback_to_soft=False, poll_interval=_WAIT / 5)
 
     @classmethod
     def take(cls, folder: Path, purpose: str | None) -> FolderLock:
@@ -46,115 +45,56 @@ class FolderLock:
         The lock of a dead process is taken over. Raise FolderBusy if the lock is held, RunError if the folder cannot
         be locked, and FileNotFoundError if it does not exist.
         """
-        if _fcntl is None:
-            return _NoLock(folder, purpose)
-        for _ in range(_TRIES):
-            place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            lock = None
-            try:
-                lock = cls._opened(folder, place)
-                if lock._hold(folder):
-                    if purpose is not None:
-                        lock.set_purpose(purpose)
-                    _held.add(lock)
-                    return lock
-            except FileNotFoundError:
-                pass  # the folder is being removed: retry
-            except OSError as error:
-                raise RunError(f"{folder}: cannot be written: {error.strerror or error}") from None
-            finally:
-                if lock not in _held:
-                    os.close(place) if lock is None else lock._close()
-        raise RunError(f"{folder / NAME}: other processes keep replacing it")
-
-    @classmethod
-    def _opened(cls, folder: Path, place: int) -> FolderLock:
-        """Open the lock file in the folder with descriptor `place`. Raise OSError, or RunError for a link."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        os.stat(folder)  # filelock would create it
+        lock = cls(folder)
         try:
-            return cls(place, os.open(NAME, flags, 0o666, dir_fd=place))
-        except OSError:
-            if os.path.lexists(folder / NAME) and not stat.S_ISREG(os.lstat(folder / NAME).st_mode):
-                raise _foreign(folder) from None
-            raise
+            _check_own(folder)
+            lock._acquire()
+            lock._file = os.stat(folder / NAME, follow_symlinks=False)
+            if purpose is not None:
+                lock.set_purpose(purpose)
+        except OSError as error:
+            lock.release()
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise RunError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        return lock
 
-    def _hold(self, folder: Path) -> bool:
-        """Take the lock. Return False if the file or folder has been replaced in the meantime."""
-        status = os.fstat(self._file)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size > _LARGEST:
-            raise _foreign(folder)
+    def _acquire(self) -> None:
+        from filelock import Timeout
+
         try:
-            _fcntl.flock(self._file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderBusy(f"{folder}: is being {_described(self._holder())}") from None
-        except OSError as error:  # a file system without locks
-            _warn(folder, error.strerror or str(error))
-        if not (self._is_current() and os.path.samestat(os.stat(folder), os.fstat(self._folder))):
-            return False
-        if os.fstat(self._file).st_size and self._holder() is None:
-            raise _foreign(folder)
-        return True
+            if os.name == "nt":
+                raise OSError(errno.ENOSYS, "the system does not rename locked folders")
+            self._lock.acquire()
+        except Timeout:
+            raise FolderBusy(f"{self._folder}: is being {_described(_last_holder(self._folder))}") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            text = f"cannot be locked ({error.strerror}); make sure no other process writes there"
+            warnings.warn(f"{self._folder}: {text}", TfkitWarning, stacklevel=4)
+            (self._folder / NAME).touch()
 
     def set_purpose(self, purpose: str) -> None:
         """Write this process and the purpose to the lock file."""
-        _write(self._file, purpose)
-        self._content = purpose
+        mark_lock(self._folder, purpose)
+        self._purpose = purpose
 
     def moved(self, folder: Path) -> None:
         """Follow a rename of the folder."""
+        self._folder = folder
 
     def release(self) -> None:
         """Release the lock. The lock file is removed, unless `mark_lock` has marked the folder."""
-        if self in _held:
-            with contextlib.suppress(OSError):
-                holder = self._holder()
-                if self._is_current() and (holder is None or holder[3] == self._content):
-                    os.unlink(NAME, dir_fd=self._folder)
-            _held.remove(self)
-            self._close()
-
-    def _close(self) -> None:
-        os.close(self._file)
-        os.close(self._folder)
-
-    def _is_current(self) -> bool:
-        """True if the locked file still has its name."""
-        try:
-            now = os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(now, os.fstat(self._file))
-
-    def _holder(self) -> re.Match[str] | None:
-        return _HOLDER.fullmatch(os.pread(self._file, _LARGEST, 0).decode("ascii", errors="replace"))
-
-
-class _NoLock(FolderLock):
-    """Substitute on systems without locks: the file names the holder, but does not exclude other processes."""
-
-    def __init__(self, folder: Path, purpose: str | None) -> None:
-        self._path = folder / NAME
-        if not folder.is_dir():
-            raise FileNotFoundError(folder)
-        _warn(folder, "the system does not support locks")
-        self._content = None
-        if purpose is not None:
-            self.set_purpose(purpose)
-
-    def set_purpose(self, purpose: str) -> None:
-        try:
-            self._path.write_bytes(_line(purpose))
-            self._content = purpose
-        except OSError as error:
-            raise RunError(f"{self._path}: cannot be written: {error.strerror or error}") from None
-
-    def moved(self, folder: Path) -> None:
-        self._path = folder / NAME
-
-    def release(self) -> None:
+        if self._process != os.getpid():  # inherited by a forked child
+            return
         with contextlib.suppress(OSError):
-            if lock_purpose(self._path.parent) in (self._content, None):
-                self._path.unlink(missing_ok=True)
+            is_current = self._file is not None and os.path.samestat(os.lstat(self._folder / NAME), self._file)
+            if is_current and (lock_purpose(self._folder) or "") == self._purpose:
+                os.unlink(self._folder / NAME)
+        self._file = None
+        self._lock.release(force=True)
 
 
 def lock_purpose(folder: Path) -> str | None:
@@ -173,76 +113,64 @@ def held_by(folder: Path) -> str | None:
 
 
 def is_held_elsewhere(folder: Path) -> bool:
-    """True if the lock names a process on another machine, because locks across machines are unreliable.
-
-    On a system without locks, also True for any other living process.
-    """
+    """True if the lock names a process on another machine, because locks across machines are unreliable."""
     holder = _last_holder(folder)
-    if holder is None or holder[3] == LEFT:
+    return holder is not None and holder[3] != LEFT and holder[2] != _machine()
+
+
+def mark_lock(folder: Path, purpose: str) -> None:
+    """Write a purpose to a folder's lock file, even if it is not held here. Raise OSError if that fails."""
+    line = f"{os.getpid()} {_machine()} {purpose}\n".encode("ascii")
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    with open(os.open(folder / NAME, flags, 0o666), "wb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > len(line):
+            os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), line, 0)  # overwriting a shorter line is atomic
+
+
+def mark_in_use(handle: int) -> None:
+    """Mark an open file as in use until it is closed, if the file system supports locks."""
+    from filelock import lock_descriptor
+
+    with contextlib.suppress(OSError):
+        lock_descriptor(handle, blocking=False)
+
+
+def is_in_use(path: Path) -> bool:
+    """True if a living process has marked the file. False if it is not a readable regular file."""
+    from filelock import lock_descriptor
+
+    try:
+        with open(os.open(path, _READING), "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            return is_file and not lock_descriptor(file.fileno(), blocking=False)
+    except OSError:
         return False
-    return holder[2] != _machine() or (_fcntl is None and int(holder[1]) != os.getpid() and _is_alive(holder))
+
+
+def _content(folder: Path) -> str:
+    try:
+        with open(os.open(folder / NAME, _READING), "rb") as file:
+            return file.read(_LARGEST + 1).decode("ascii", errors="replace")
+    except OSError:
+        return ""
 
 
 def _last_holder(folder: Path) -> re.Match[str] | None:
     """Parse the lock file of a folder, or return None."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with open(os.open(folder / NAME, flags), "rb") as file:
-            return _HOLDER.fullmatch(file.read(_LARGEST).decode("ascii", errors="replace"))
-    except OSError:
-        return None
+    return _HOLDER.fullmatch(_content(folder))
 
 
 def _is_alive(holder: re.Match[str]) -> bool:
     """True if the process named in a lock is running, or if it is on another machine."""
-    if holder[2] != _machine():
-        return True
     try:
-        os.kill(int(holder[1]), 0)
+        if holder[2] == _machine():
+            os.kill(int(holder[1]), 0)
     except PermissionError:
         return True
     except (OSError, OverflowError):
         return False
     return True
-
-
-def mark_lock(folder: Path, purpose: str) -> None:
-    """Write a purpose to a folder's lock file, even if it is not held here. Raise OSError if that fails."""
-    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    with open(os.open(folder / NAME, flags, 0o666), "wb") as file:
-        _write(file.fileno(), purpose)
-
-
-def mark_in_use(handle: int) -> None:
-    """Mark an open file as in use until it is closed, if the file system supports locks."""
-    with contextlib.suppress(OSError):
-        if _fcntl is not None:
-            _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-
-
-def is_in_use(path: Path) -> bool:
-    """True if a living process has marked the file. False if it is not a readable regular file."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with open(os.open(path, flags), "rb") as file:
-            if _fcntl is not None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
-
-
-def _write(file: int, purpose: str) -> None:
-    line = _line(purpose)
-    if os.fstat(file).st_size > len(line):
-        os.ftruncate(file, 0)
-    os.pwrite(file, line, 0)  # overwriting a shorter line is atomic
-
-
-def _line(purpose: str) -> bytes:
-    return f"{os.getpid()} {_machine()} {purpose}\n".encode("ascii")
 
 
 def _machine() -> str:
@@ -256,22 +184,13 @@ def _described(holder: re.Match[str] | None) -> str:
     return f"{holder[3]} by process {holder[1]}{elsewhere}"
 
 
-def _warn(folder: Path, why: str) -> None:
-    warnings.warn(
-        f"{folder}: cannot be locked ({why}); make sure no other process writes there", TfkitWarning, stacklevel=4
-    )
-
-
-def _foreign(folder: Path) -> RunError:
-    return RunError(f"{folder / NAME}: not a tfkit lock; remove it, or choose another folder")
-
-
-def _drop_inherited() -> None:
-    """Close inherited locks in a forked child, where they would outlive the parent."""
-    for lock in _held:
-        lock._close()
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_inherited)
+def _check_own(folder: Path) -> None:
+    """Raise RunError if the lock file was not written by tfkit. It is empty if its process was killed."""
+    try:
+        status = os.lstat(folder / NAME)
+    except FileNotFoundError:
+        return
+    content = _content(folder)
+    is_own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and (not content or _HOLDER.fullmatch(content))
+    if not is_own:
+        raise RunError(f"{folder / NAME}: not a tfkit lock; remove it, or choose another folder")

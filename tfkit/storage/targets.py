@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.folders import check_replaceable, new_folder, recover
 from tfkit.storage.locks import NAME as LOCK
 from tfkit.storage.locks import FolderLock
 
@@ -30,18 +30,16 @@ class Target:
 
     def check(self) -> None:
         """Raise RunError if the folder must not be written."""
-        if self.path.exists() and not self.path.is_dir():
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
             raise RunError(f"{self.path}: is a file; choose a folder")
-        if self.path.exists():
-            if any(path.name != LOCK for path in self.path.iterdir()):
-                self._check_content()
-            check_replaceable(self.place)
-
-    def _check_content(self) -> None:
-        if not all((self.path / mark).is_file() for mark in self.marks):
-            raise RunError(f"{self.path}: not empty and not a {self.what}; choose another folder")
-        if not self.forced:
-            raise RunError(f"{self.path}: contains a {self.what}; --force replaces it, or choose another folder")
+        if any(path.name != LOCK for path in self.path.iterdir()):
+            if not all((self.path / mark).is_file() for mark in self.marks):
+                raise RunError(f"{self.path}: not empty and not a {self.what}; choose another folder")
+            if not self.forced:
+                raise RunError(f"{self.path}: contains a {self.what}; --force replaces it, or choose another folder")
+        check_replaceable(self.place)
 
 
 def target_folder(path: str | Path, what: str, marks: Iterable[str], force: bool) -> Target:
@@ -68,9 +66,6 @@ def whole_folder(target: Target) -> Iterator[Path]:
             target.check()
         try:
             target.place.parent.mkdir(parents=True, exist_ok=True)
-            new = NewFolder(target.place)
-            stack.callback(new.close)
-            yield new.path
         except OSError as error:
             raise RunError(f"{target.path}: cannot be written: {error.strerror or error}") from None
-        new.put(replaces=exists)
+        yield stack.enter_context(new_folder(target.place, replaces=exists))

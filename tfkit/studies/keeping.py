@@ -36,14 +36,14 @@ def reduce(folder: RunFolder, keep: Keep) -> None:
         removed = sorted({*folder.removed, *names})
         if removed != list(folder.removed):
             checksums.write_json(folder / ENVIRONMENT, {**folder.known, REMOVED: removed})
-        checksums.forget(folder.path, names)
-        if WEIGHTS in names:
-            drop_prove(folder)
-        for name in names:
-            if name == CHECKPOINTS:
-                _remove_checkpoints(folder)
-            else:
-                (folder / name).unlink(missing_ok=True)
+        with checksums.changing(folder.path, *names):
+            if WEIGHTS in names:
+                drop_prove(folder)
+            for name in names:
+                if name == CHECKPOINTS:
+                    _remove_checkpoints(folder)
+                else:
+                    (folder / name).unlink(missing_ok=True)
     finally:
         lock.release()
 

@@ -26,7 +26,7 @@ from tfkit.storage.files import read_json, sync, temporary, temporary_for, write
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.sharded import gathered
-from tfkit.training.weights import Weights, load_weights, read_tensors, save_tensors
+from tfkit.training.weights import Weights, load_weights, read_tensors
 
 OPTIMIZER = "optimizer.safetensors"
 BESIDE = "beside.safetensors"  # modules trained besides the model, such as the objective's or an adapter
@@ -37,15 +37,8 @@ WHOLE = 2  # number of newest checkpoints that stay complete
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
 MORE = (BESIDE, CALLBACKS)  # optional files
 FILES = (*NEEDED, *MORE, checksums.SUMS)  # all files that a checkpoint may contain
-ODD = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    RuntimeError,
-    OverflowError,
-)  # raised by malformed data
+# raised by malformed data
+ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
 
 _FOLDER = re.compile(r"step-(\d{8,})")
@@ -133,18 +126,10 @@ class Checkpoints:
             say(f"{newer}: set aside as {aside.name}; {checkpoint.name} is used instead")
 
     def save(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: Progress,
-        beside_model: nn.Module | None = None,
-        kept: Mapping[str, Tensor] | None = None,
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, beside: nn.Module | None = None
     ) -> Path:
-        """Write a checkpoint atomically, and remove expired checkpoints.
-
-        `beside_model` holds modules trained besides the model, and `kept` the state of callbacks.
-        """
-        return self.write(Snapshot.of(model, optimizer, progress, beside_model, kept))
+        """Write a checkpoint atomically, and remove expired checkpoints."""
+        return self.write(Snapshot.of(model, optimizer, progress, beside))
 
     def write(self, snapshot: Snapshot) -> Path:
         """Write a snapshot as a checkpoint atomically, and remove expired checkpoints."""
@@ -153,9 +138,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._clean()
-            if (
-                final.exists()
-            ):  # no step has been trained since the checkpoint was written, so only the progress can differ
+            if final.exists():  # no step has been trained since it was written, so only the progress can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": snapshot.state["progress"]})
                 return final
             beside.mkdir()
@@ -179,9 +162,9 @@ class Checkpoints:
         for old in existing[: -self.keep]:
             _remove(old)
         for old in existing[-self.keep : -WHOLE]:
-            checksums.forget(old, (OPTIMIZER, *MORE))
-            for name in (OPTIMIZER, *MORE):
-                (old / name).unlink(missing_ok=True)
+            with checksums.changing(old, OPTIMIZER, *MORE):
+                for name in (OPTIMIZER, *MORE):
+                    (old / name).unlink(missing_ok=True)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -232,13 +215,10 @@ def _remove(checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Contents of a checkpoint: the tensors of each file, and the training state."""
+    """Contents of a checkpoint: the weights of each file, and the training state."""
 
     step: int
-    weights: Weights
-    optimizer: Mapping[str, Tensor]
-    beside: Weights | None
-    kept: Mapping[str, Tensor]
+    files: Mapping[str, Weights]
     state: Mapping[str, Any]
 
     @classmethod
@@ -250,38 +230,30 @@ class Snapshot:
         beside_model: nn.Module | None = None,
         kept: Mapping[str, Tensor] | None = None,
     ) -> Snapshot:
-        """Take a snapshot that shares its tensors with the model and optimizer."""
+        """Take a snapshot that shares its tensors with the model and optimizer.
+
+        `beside_model` holds modules trained besides the model, and `kept` the state of callbacks.
+        """
         tensors: dict[str, Tensor] = {}
         plain = _take_apart(optimizer.state_dict(), "", tensors)
         saved = progress.model_dump()
         state = {"version": VERSION, "progress": saved, "optimizer": plain, "random": random_state.capture()}
-        beside = None if beside_model is None else Weights.of(beside_model)
-        return cls(progress.step, Weights.of(model), tensors, beside, kept or {}, state)
-
-    def files(self) -> list[Mapping[str, Tensor]]:
-        """Return the tensors of each file."""
-        return [self.weights.tensors, self.optimizer, {} if self.beside is None else self.beside.tensors, self.kept]
+        files = {WEIGHTS: Weights.of(model), OPTIMIZER: Weights(tensors, {})}
+        files |= {} if beside_model is None else {BESIDE: Weights.of(beside_model)}
+        return cls(progress.step, files | ({CALLBACKS: Weights(dict(kept), {})} if kept else {}), state)
 
     def copied(self, buffers: Snapshot | None = None) -> Snapshot:
         """Copy the tensors to CPU memory, reusing the tensors of `buffers` with the same shape and dtype."""
-        into = [{}] * len(self.files()) if buffers is None else buffers.files()
-        return self._with(*map(_copies, self.files(), into))
+        into = {} if buffers is None else {name: weights.tensors for name, weights in buffers.files.items()}
+        return self._with(lambda name, tensors: _copies(tensors, into.get(name, {})))
 
     def whole(self, kept: bool) -> Snapshot:
         """Gather sharded tensors; all processes must call this. The result is empty unless `kept`."""
-        return self._with(*(gathered(tensors, kept) for tensors in self.files()))
+        return self._with(lambda _, tensors: gathered(tensors, kept))
 
-    def _with(
-        self,
-        weights: dict[str, Tensor],
-        optimizer: dict[str, Tensor],
-        beside: dict[str, Tensor],
-        kept: dict[str, Tensor],
-    ) -> Snapshot:
-        others = None if self.beside is None else replace(self.beside, tensors=beside)
-        return replace(
-            self, weights=replace(self.weights, tensors=weights), optimizer=optimizer, beside=others, kept=kept
-        )
+    def _with(self, convert: Callable[[str, dict[str, Tensor]], dict[str, Tensor]]) -> Snapshot:
+        files = {name: replace(one, tensors=convert(name, one.tensors)) for name, one in self.files.items()}
+        return replace(self, files=files)
 
 
 def _copies(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -307,14 +279,11 @@ def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write(folder: Path, snapshot: Snapshot) -> None:
-    snapshot.weights.save(folder / WEIGHTS)
-    save_tensors(folder / OPTIMIZER, _distinct(snapshot.optimizer), {})
-    if snapshot.beside is not None:
-        snapshot.beside.save(folder / BESIDE)
-    if snapshot.kept:
-        save_tensors(folder / CALLBACKS, snapshot.kept, {})
+    for name, weights in snapshot.files.items():
+        one = replace(weights, tensors=_distinct(weights.tensors)) if name == OPTIMIZER else weights
+        one.save(folder / name)
     write_json(folder / STATE, snapshot.state)
-    checksums.begin(folder, [*NEEDED, *(name for name in MORE if (folder / name).exists())])
+    checksums.write(folder, checksums.hashes_of(folder, [*snapshot.files, STATE]))
     sync(folder)
 
 

@@ -12,26 +12,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.storage.folders import NewFolder, check_replaceable, recover
+from tfkit.storage.checksums import SUMS
+from tfkit.storage.files import remove
+from tfkit.storage.folders import check_replaceable, new_folder, recover
 from tfkit.storage.locks import FolderBusy, FolderLock
-from tfkit.training.contents import check_regular, clean_up
+from tfkit.training.contents import clean_up
 from tfkit.training.folder import RunFolder
+from tfkit.training.kept import kept_files
+from tfkit.training.record import record_run
 from tfkit.training.start import check_free_or_run, check_use
 
 RUNS = Path("runs")
 TRAINED = "trained"  # purpose, as recorded in the lock of a run folder
 TRIES = 100
-_training = threading.Lock()
+_training: dict[int, threading.Lock] = {}  # by process, because a forked child may train too
 
 
 class Claim:
-    """Exclusive use of a run folder within a `with` block. A new folder is removed at the end if still empty."""
+    """Exclusive use of a run folder within a `with` block.
+
+    At the end, the manifest of the run is written if its files were changed, and a new folder is removed if empty.
+    """
 
     def __init__(self, folder: RunFolder, resume: bool = False, force: bool = False) -> None:
         """Lock the folder. Raise RunError, without changing anything, if it may not be used."""
         self.folder, self.resume = folder, resume
         self.place = Path(os.path.realpath(folder.path))  # the folder may be a symbolic link, which must survive
         self._made: list[Path] = []
+        self._changes = False
         try:
             recover(self.place)
             check_free_or_run(folder)
@@ -47,36 +55,39 @@ class Claim:
             if self.replaces:
                 check_replaceable(self.place)
             else:
-                check_regular(self.place)
                 clean_up(self.place)
         except BaseException:
-            self._give_up()
+            self.__exit__()
             raise
 
     def __enter__(self) -> Claim:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_up()
+        if self._changes:
+            with contextlib.suppress(RunError):  # if the disk is full, the block's own error matters more
+                record_run(self.folder, kept_files(self.folder.path))
+        self._lock.release()
+        self._remove_made()
+
+    def changing(self) -> None:
+        """Remove the manifest, because the files of the run change until training ends."""
+        self._changes = True
+        remove(self.folder / SUMS)
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[RunFolder]:
         """Yield the folder to write a new run to. A replaced run is renamed to NAME.old when the block ends."""
         if not self.replaces:
+            self._changes = True
             yield self.folder
             return
-        new = NewFolder(self.place)
-        try:
-            yield RunFolder(new.path)
-            new.put(replaces=True)
-        except OSError as error:
-            new.close()
-            raise RunError(f"{self.folder}: cannot be written: {error.strerror or error}") from None
-        except BaseException:
-            new.close()
-            raise
+        locks: list[FolderLock] = []
+        with new_folder(self.place, replaces=True, keep=locks) as path:
+            yield RunFolder(path)
+        self._changes = True
         self._lock.release()
-        self._lock = new.lock
+        self._lock = locks[0]
         with contextlib.suppress(OSError):  # the lock holds even if its text cannot be written
             self._lock.set_purpose(TRAINED)
 
@@ -91,17 +102,12 @@ class Claim:
                 return FolderLock.take(self.folder.path, TRAINED)
             except (FileExistsError, FileNotFoundError):
                 continue  # another process has just created or removed it
-            except OSError as error:
+            except (OSError, RunError) as error:
                 self._remove_made()
+                if isinstance(error, RunError):
+                    raise
                 raise RunError(f"{self.folder}: cannot be created: {error.strerror or error}") from None
-            except RunError:
-                self._remove_made()
-                raise
         raise RunError(f"{self.folder}: cannot be created: it is a link to itself, or other processes keep removing it")
-
-    def _give_up(self) -> None:
-        self._lock.release()
-        self._remove_made()
 
     def _remove_made(self) -> None:
         for path in self._made:
@@ -132,7 +138,8 @@ def claim_folder(name: str, out: str | Path | None, resume: bool, force: bool) -
 @contextlib.contextmanager
 def one_training() -> Iterator[None]:
     """Raise UsageError if another thread of this process is training, since threads share the RNGs."""
-    if not _training.acquire(blocking=False):
+    lock = _training.setdefault(os.getpid(), threading.Lock())
+    if not lock.acquire(blocking=False):
         raise UsageError(
             "another thread of this process is training, and all threads share the random number generators; "
             "train the runs one after the other, or in separate processes"
@@ -140,7 +147,7 @@ def one_training() -> Iterator[None]:
     try:
         yield
     finally:
-        _training.release()
+        lock.release()
 
 
 def _taken(name: str) -> list[int]:
@@ -155,13 +162,3 @@ def _taken(name: str) -> list[int]:
 
 def _folder(name: str, number: int) -> RunFolder:
     return RunFolder(RUNS / (name if number == 1 else f"{name}-{number}"))
-
-
-def _renew() -> None:
-    """Replace the lock in a forked child, whose parent may be training."""
-    global _training
-    _training = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)

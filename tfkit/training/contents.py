@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError
@@ -16,22 +15,22 @@ _CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # 
 
 
 def clean_up(folder: Path) -> None:
-    """Remove unfinished files of killed processes. Raise RunError if a file cannot be removed."""
-    remove_leftovers(folder, (*OURS, CARD))
-    for checkpoint in _checkpoints(folder):
-        remove_leftovers(checkpoint, FILES)
+    """Remove unfinished files of killed processes.
 
-
-def check_regular(folder: Path) -> None:
-    """Raise RunError if an entry that tfkit writes is a link or of the wrong kind."""
-    for name in OURS:
-        _check(folder / name, is_folder=False)
+    Raise RunError if that fails, or if an entry that tfkit writes is a link or of the wrong kind.
+    """
     _check(folder / CHECKPOINTS, is_folder=True)
-    for path in (folder / CHECKPOINTS).iterdir() if (folder / CHECKPOINTS).is_dir() else ():
+    places: dict[Path, tuple[str, ...]] = {folder: (*OURS, CARD)}
+    for path in sorted((folder / CHECKPOINTS).iterdir()) if (folder / CHECKPOINTS).is_dir() else ():
         if _CHECKPOINT.fullmatch(path.name):
             _check(path, is_folder=True)
-            for name in FILES:
-                _check(path / name, is_folder=False)
+            places[path] = FILES
+    for place, names in places.items():
+        for name in names:
+            if name != CARD:
+                _check(place / name, is_folder=False)
+    for place, names in places.items():
+        remove_leftovers(place, names)
 
 
 def in_checkpoints(folder: Path) -> list[str]:
@@ -39,15 +38,6 @@ def in_checkpoints(folder: Path) -> list[str]:
     place = folder / CHECKPOINTS
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
     return [name for name in names if re.fullmatch(_UNFINISHED, name) is None]
-
-
-def _checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the folders named like checkpoints."""
-    place = folder / CHECKPOINTS
-    if place.is_dir() and not place.is_symlink():
-        for path in sorted(place.iterdir()):
-            if _CHECKPOINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                yield path
 
 
 def _check(path: Path, is_folder: bool) -> None:

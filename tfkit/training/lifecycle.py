@@ -17,7 +17,6 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.storage.checksums import write_json, write_text
 from tfkit.storage.folders import old_name
-from tfkit.training import record
 from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
 from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
 from tfkit.training.claim import Claim
@@ -25,7 +24,7 @@ from tfkit.training.environment import environment, resumption
 from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, WEIGHTS, RunFolder
 from tfkit.training.history import HistoryFile, other_products, read_history
 from tfkit.training.interrupt import Interrupted
-from tfkit.training.kept import keep_from, kept_files
+from tfkit.training.kept import keep_from
 from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Measure, Trainer
 from tfkit.training.needs import NEEDS, recorded
@@ -59,7 +58,7 @@ def train_in(
         if checkpoint is None:
             trainer = _begun(claim, recipe, reporter, callbacks)
         else:
-            trainer = _resumed(folder, recipe, reporter, checkpoint, callbacks)
+            trainer = _resumed(claim, recipe, reporter, checkpoint, callbacks)
         begun()
         trainer.measure = measure
         trainer.deadline -= time.monotonic() - began
@@ -187,7 +186,6 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
         save_labels(new, task.objective.rows.labels)
         Checkpoints(new / CHECKPOINTS).save(task.model, trainer.optimizer, trainer.progress, task.beside)
         trainer.history.write(new)
-        record.begin(new, kept_files(new.path))
     reporter.open(claim.folder / LOG)
     reporter.say(f"training {recipe.name} in {claim.folder}")
     if claim.replaces:
@@ -196,10 +194,10 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
 
 
 def _resumed(
-    folder: RunFolder, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
+    claim: Claim, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
 ) -> Trainer:
     """Resume a run from `checkpoint`."""
-    before = folder.known
+    folder, before = claim.folder, claim.folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
     tokenizer = _saved_tokenizer(folder, recipe)
@@ -212,7 +210,7 @@ def _resumed(
     for message in (*others, *(_change_line(*one) for one in changed.items()), *changes(needs_of(folder))):
         reporter.say(message)
     trainer.restore(checkpoint)
-    record.appending(folder)
+    claim.changing()
     if any("valid" in splits for splits in changed.values()) and not trainer.progress.finished:
         trainer.progress.best = None  # the score was measured on other examples
         trainer.save()

@@ -1,15 +1,14 @@
-"""Repair of a run: damaged files that training does not need are set aside and reported."""
+"""Damaged files that training does not need: they are moved aside and reported."""
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tfkit.core.errors import RunError
 from tfkit.storage import checksums
-from tfkit.storage.files import open_log, read_bytes, read_json, read_text, read_yaml, whole, write_text
+from tfkit.storage.files import open_log, read_bytes, read_json, read_text, read_yaml
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RUN, RunFolder
@@ -24,92 +23,24 @@ def mend(folder: RunFolder) -> Iterator[str]:
     last = Checkpoints(folder / CHECKPOINTS).last()
     if last is not None and not (folder / RESOLVED).exists():
         yield f"{folder / RESOLVED}: is missing; {UNCHECKED}"
-    for name, problem in (
-        (RESOLVED, _not_yaml),
-        (RECIPE, _not_text),
-        (EVALUATION, _not_scores),
-        (RUN, _not_history),
-        (LOG, _not_open),
-    ):
-        why = (problem(folder / name) or _changed(folder, name)) if (folder / name).exists() else ""
-        if why:
-            aside = _free_name(folder / name)
-            _rename(folder / name, aside)
-            checksums.forget(folder.path, (name,))
+    for name in READERS:
+        file = folder / name
+        if file.exists() and (why := _damage(folder, name)):
+            aside = free_name(file)
+            with checksums.changing(folder.path, name):
+                try:
+                    os.rename(file, aside)
+                except OSError as error:
+                    raise RunError(f"{file}: cannot be renamed: {error.strerror}") from None
             unchecked = f"; {UNCHECKED}" if name == RESOLVED else ""
-            yield f"{folder / name}: {why}; moved to {aside.name}; a new file is started{unchecked}"
-    changed = _changed(folder, METRICS)
-    messages = list(_mend_metrics(folder / METRICS, 0 if last is None else step_of(last)))
-    yield from messages or ([f"{folder / METRICS}: {changed}"] if changed else [])
-    if changed:
-        checksums.forget(folder.path, (METRICS,))
-
-
-def _mend_metrics(file: Path, step: int) -> Iterator[str]:
-    """Drop invalid lines. A truncated last line comes from a killed process and does not count as damage."""
-    try:
-        text = read_bytes(file) if file.exists() else b""
-    except RunError:
-        text, aside = b"", _free_name(file)
-        _rename(file, aside)
-        yield f"{file}: cannot be read; moved to {aside.name}; a new file is started"
-    good, bad = good_lines(text)
-    if bad:
-        aside = _free_name(file)
-        with whole(aside) as beside:
-            shutil.copyfile(file, beside)
-        write_text(file, "".join(f"{line}\n" for line in good))
-        yield f"{file}: {bad} damaged lines removed; the original is {aside.name}"
-    missing = step - len({step_in(line) for line in good if step_in(line) <= step})
-    if missing > bad:
+            yield f"{file}: {why}; moved to {aside.name}; a new file is started{unchecked}"
+    file, step = folder / METRICS, 0 if last is None else step_of(last)
+    lines = good_lines(read_bytes(file))[0] if file.exists() else []
+    if missing := step - len({step_in(line) for line in lines if step_in(line) <= step}):
         yield f"{file}: the lines of {missing:,} of {step:,} steps are missing"
 
 
-def _changed(folder: RunFolder, name: str) -> str:
-    return "has changed since it was written" if any(record.changed(folder, [name])) else ""
-
-
-def _not_yaml(file: Path) -> str:
-    try:
-        read_yaml(file)
-    except RunError as error:
-        return str(error).removeprefix(f"{file}: ")
-    return ""
-
-
-def _not_text(file: Path) -> str:
-    try:
-        read_text(file)
-    except RunError:
-        return "is not text"
-    return ""
-
-
-def _not_scores(file: Path) -> str:
-    try:
-        data = read_json(file)
-    except RunError:
-        return "is not JSON"
-    return "" if isinstance(data, dict) else "contains no scores"
-
-
-def _not_history(file: Path) -> str:
-    try:
-        read_history(RunFolder(file.parent))
-    except RunError:
-        return "is not the history of a run"
-    return ""
-
-
-def _not_open(file: Path) -> str:
-    try:
-        open_log(file).close()
-    except RunError:
-        return "cannot be written"
-    return ""
-
-
-def _free_name(file: Path) -> Path:
+def free_name(file: Path) -> Path:
     """Return a free name, such as metrics.jsonl.damaged or metrics.jsonl.damaged-2."""
     aside, number = file.with_name(f"{file.name}.damaged"), 1
     while os.path.lexists(aside):
@@ -118,8 +49,31 @@ def _free_name(file: Path) -> Path:
     return aside
 
 
-def _rename(file: Path, aside: Path) -> None:
+def _damage(folder: RunFolder, name: str) -> str:
+    """Return what is wrong with a file, or ""."""
     try:
-        os.rename(file, aside)
-    except OSError as error:
-        raise RunError(f"{file}: cannot be renamed: {error.strerror}") from None
+        READERS[name](folder / name)
+    except RunError as error:
+        return str(error).removeprefix(f"{folder / name}: ")
+    return "has changed since it was written" if any(record.changed(folder, [name])) else ""
+
+
+def _read_scores(file: Path) -> None:
+    if not isinstance(read_json(file), dict):
+        raise RunError(f"{file}: contains no scores")
+
+
+def _read_metrics(file: Path) -> None:
+    """Raise RunError for damaged lines. A truncated last line comes from a killed process and is no damage."""
+    if bad := good_lines(read_bytes(file))[1]:
+        raise RunError(f"{file}: {bad:,} damaged lines")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    RESOLVED: read_yaml,
+    RECIPE: read_text,
+    EVALUATION: _read_scores,
+    RUN: lambda file: read_history(RunFolder(file.parent)),
+    LOG: lambda file: open_log(file).close(),
+    METRICS: _read_metrics,
+}

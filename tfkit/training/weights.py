@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.output import json_line, some
 from tfkit.models.base import Model
-from tfkit.storage.checksums import recorded
+from tfkit.storage.files import whole
 from tfkit.training.int8 import restored_rows
 from tfkit.training.sharded import is_part
 from tfkit.training.weights_file import ENTRY, TIED, entry_of, opened, read_entry
@@ -82,9 +82,9 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors as safetensors, atomically, and record the checksum."""
+    """Write tensors as safetensors, atomically."""
     apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
-    with recorded(path) as beside:
+    with whole(path) as beside:
         try:
             # a single entry, because safetensors writes several in random order and files must be reproducible
             save_file(apart, beside, dict(metadata) or {"format": "pt"})

@@ -27,7 +27,10 @@ class CheckpointWriter:
         Wait for the previous checkpoint first. Raise RunError if it could not be written.
         """
         self.wait()
-        free, needed = free_memory(), sum(one.nbytes for tensors in snapshot.files() for one in tensors.values())
+        free, needed = (
+            free_memory(),
+            sum(one.nbytes for weights in snapshot.files.values() for one in weights.tensors.values()),
+        )
         if self._copy is None and free is not None and needed > free // SPARE:
             self.done(snapshot, self.checkpoints.write(snapshot))
             return
