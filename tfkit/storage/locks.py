@@ -112,12 +112,6 @@ def held_by(folder: Path) -> str | None:
     return _described(holder) if holder is not None and holder[3] != LEFT and _is_alive(holder) else None
 
 
-def is_held_elsewhere(folder: Path) -> bool:
-    """True if the lock names a process on another machine, because locks across machines are unreliable."""
-    holder = _last_holder(folder)
-    return holder is not None and holder[3] != LEFT and holder[2] != _machine()
-
-
 def mark_lock(folder: Path, purpose: str) -> None:
     """Write a purpose to a folder's lock file, even if it is not held here. Raise OSError if that fails."""
     line = f"{os.getpid()} {_machine()} {purpose}\n".encode("ascii")
