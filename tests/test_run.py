@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, when it is refused, resumed or replaced; generating and evaluating from it."""
+"""Runs: their folder, when it is refused, resumed or replaced, and generation and evaluation."""
 
 import copy
 import importlib.metadata
@@ -22,6 +22,7 @@ from tfkit.training.interrupt import Interrupted, Interrupts
 from tfkit.training.loop import Trainer
 from tfkit.training.objective import Answers, CausalLm
 from tfkit.training.objective.causal_lm import CausalRows
+from tfkit.training.samples import SampleOutput, cut, print_samples
 
 from .sampling import some
 
@@ -71,15 +72,8 @@ def language(**overrides: Any) -> Recipe:
     data = {"tokenizer": "character", "train": {"type": "docstrings", "limit": 5}}
     base = {**TRANSLATION, "data": {**data, "valid": data["train"]}, "objective": {"type": "causal_lm", "block": 16}}
     model = {name: value for name, value in base["model"].items() if name not in ("encoder", "decoder")}
-    plain = {"type": "tokens"}
-    base["model"] = {
-        **model,
-        "type": "decoder",
-        "num_layers": 1,
-        "max_length": 16,
-        "position": "learned",
-        "embedding": plain,
-    }
+    own = {"type": "decoder", "num_layers": 1, "max_length": 16, "position": "learned", "embedding": {"type": "tokens"}}
+    base["model"] = {**model, **own}
     return load_recipe(base, overrides=overrides)
 
 
@@ -100,9 +94,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return silent(recipe(), tmp_path_factory.mktemp("runs") / "x")
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Run:
-    return silent(language(), tmp_path / "language")
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return silent(language(), tmp_path_factory.mktemp("runs") / "language")
 
 
 @pytest.fixture
@@ -138,12 +132,9 @@ def test_the_folder_holds_what_it_should(trained: Run) -> None:
         assert said in log
     loaded = load_recipe(trained.folder / "resolved.yaml")
     assert loaded.blueprint() == trained.recipe.blueprint(trained.tokenizer.vocab_size)
-
-
-def test_nothing_in_the_folder_is_pickled(trained: Run) -> None:
     for path in trained.folder.rglob("*"):
         known = path.suffix in (".yaml", ".json", ".jsonl", ".log", ".md", ".safetensors") or path.name == "SHA256SUMS"
-        assert path.is_dir() or known, path
+        assert path.is_dir() or known, path  # nothing is pickled
 
 
 @pytest.mark.full
@@ -169,22 +160,19 @@ def test_a_run_can_be_moved_and_loaded(trained: Run, tmp_path: Path) -> None:
         assert torch.equal(tensor, trained.model.state_dict()[name])
 
 
-@pytest.mark.parametrize("name", ["resolved.yaml", "tokenizer.json", "model.safetensors"])
-def test_what_is_missing_is_named(trained: Run, tmp_path: Path, name: str) -> None:
-    for other in FILES - {"checkpoints", name}:
+def test_missing_and_broken_files_are_named(trained: Run, tmp_path: Path) -> None:
+    for other in FILES - {"checkpoints", "SHA256SUMS"}:
         (tmp_path / other).write_bytes((trained.folder / other).read_bytes())
-    with pytest.raises(RunError, match=rf"{name}: is missing"):
-        load_run(tmp_path)
-    with pytest.raises(RunError, match="no such folder"):
-        load_run(tmp_path / "nowhere")
-
-
-def test_broken_weights_are_named(trained: Run, tmp_path: Path) -> None:
-    for name in FILES - {"checkpoints", "SHA256SUMS"}:
-        (tmp_path / name).write_bytes((trained.folder / name).read_bytes())
+    for name in ("resolved.yaml", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).rename(tmp_path / "aside")
+        with pytest.raises(RunError, match=rf"{name}: is missing"):
+            load_run(tmp_path)
+        (tmp_path / "aside").rename(tmp_path / name)
     (tmp_path / "model.safetensors").write_bytes(weights(trained)[:100])
     with pytest.raises(RunError, match=r"model\.safetensors: not a complete safetensors file"):
         _ = load_run(tmp_path).model
+    with pytest.raises(RunError, match="no such folder"):
+        load_run(tmp_path / "nowhere")
 
 
 @pytest.mark.full
@@ -213,18 +201,6 @@ def test_a_folder_in_use_is_refused_and_left_alone(trained: Run, tmp_path: Path)
     assert weights(trained) == before and [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.full
-def test_force_puts_a_run_in_place_of_another_which_is_kept_whole(tmp_path: Path) -> None:
-    run = silent(recipe(train__steps=2), tmp_path / "run")
-    run.evaluate(limit=2)
-    (run.folder / "notes.txt").write_text("mine")
-    again = silent(recipe(train__steps=1), run.folder, force=True)
-    assert len(losses(again.folder)) == 1
-    assert {path.name for path in run.folder.iterdir()} == FILES
-    before = {path.name for path in (tmp_path / "run.old").iterdir()} - {".lock"}
-    assert before == FILES | {"notes.txt", "evaluation.json"}
-
-
 def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"train\.freeze"):
         silent(recipe(train__freeze=["nothing"]), tmp_path / "run")
@@ -232,20 +208,16 @@ def test_a_wrong_recipe_leaves_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_same_line_can_be_repeated(tmp_path: Path) -> None:
-    first = silent(recipe(), tmp_path / "run", resume=True)
-    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*.safetensors")}
-    again = silent(recipe(), tmp_path / "run", resume=True)
-    assert {path: path.stat().st_mtime_ns for path in again.folder.rglob("*.safetensors")} == before
-    assert again.generate("one") == first.generate("one")
-
-
-@pytest.mark.full
 def test_more_steps_continue_a_finished_run(trained: Run, tmp_path: Path) -> None:
-    silent(recipe(train__steps=3, train__keep="last"), tmp_path / "run")
-    run = silent(recipe(train__keep="last", train__evaluate_every=2), tmp_path / "run", resume=True)
+    silent(recipe(train__steps=3, train__keep="last"), tmp_path / "run", resume=True)
+    loaded = recipe(train__keep="last", train__evaluate_every=2)
+    run = silent(loaded, tmp_path / "run", resume=True)
     assert losses(run.folder) == losses(trained.folder)
     assert json.loads((run.folder / "environment.json").read_text())["finished"]["step"] == 6
+    before = {path: path.stat().st_mtime_ns for path in run.folder.rglob("*.safetensors")}
+    again = silent(loaded, tmp_path / "run", resume=True)
+    assert {path: path.stat().st_mtime_ns for path in again.folder.rglob("*.safetensors")} == before
+    assert again.generate("one") == run.generate("one")
 
 
 @pytest.mark.full
@@ -307,20 +279,15 @@ def test_a_second_signal_stops_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_another_thread_can_train(tmp_path: Path) -> None:
+def test_another_thread_can_train_and_random_states_are_left_alone(tmp_path: Path) -> None:
     done: list[Run] = []
-    thread = threading.Thread(target=lambda: done.append(silent(recipe(train__steps=1), tmp_path / "run")))
-    thread.start()
-    thread.join()
-    assert len(done) == 1
-
-
-def test_training_leaves_the_callers_random_state_alone(tmp_path: Path) -> None:
     torch.manual_seed(4)
     expected = torch.rand(3)
     torch.manual_seed(4)
-    silent(recipe(train__steps=1), tmp_path / "run")
-    assert torch.equal(torch.rand(3), expected)
+    thread = threading.Thread(target=lambda: done.append(silent(recipe(train__steps=1), tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert len(done) == 1 and torch.equal(torch.rand(3), expected)
 
 
 def test_generation_keeps_the_order_and_takes_one_text_too(trained: Run) -> None:
@@ -381,23 +348,15 @@ def test_evaluation(trained: Run) -> None:
     (trained.folder / "evaluation.json").unlink()
 
 
-@pytest.mark.full
-def test_metrics_of_the_recipe_are_measured_at_the_end(tmp_path: Path) -> None:
-    run = silent(recipe(train__metrics=["exact_match"]), tmp_path / "run")
-    assert json.loads((run.folder / "evaluation.json").read_text())["test"].keys() == {
-        "examples",
-        "loss",
-        "exact_match",
-    }
-    assert "test: loss" in (run.folder / "train.log").read_text("utf-8")
-
-
-def test_sources_too_long_to_be_read_count_as_failures(tmp_path: Path) -> None:
-    run = silent(recipe(train__steps=1, model__max_length=5, model__position="learned"), tmp_path / "run")
-    outputs, references = run._scorer.outputs(
-        [{"source": "one " * 9, "target": "x"}, {"source": "one", "target": "y"}], "bleu"
-    )
+def test_sources_too_long_count_as_failures(tmp_path: Path) -> None:
+    metrics = {"train__metrics": ["exact_match"], "train__steps": 1}
+    run = silent(recipe(model__max_length=5, model__position="learned", **metrics), tmp_path / "run")
+    long, short = {"source": "one " * 9, "target": "x"}, {"source": "one", "target": "y"}
+    outputs, references = run._scorer.outputs([long, short], "bleu")
     assert outputs[0] == "" and references == ["x", "y"]
+    scores = json.loads((run.folder / "evaluation.json").read_text())["test"]
+    assert scores.keys() == {"examples", "loss", "exact_match"}
+    assert "test: loss" in (run.folder / "train.log").read_text("utf-8")
 
 
 @pytest.mark.full
@@ -410,11 +369,14 @@ def test_samples_stand_beside_their_references(
     train(recipe(), tmp_path / "run")
     shown = capsys.readouterr().out
     assert "reference" in shown and "next: tfkit generate" in shown and "\r" not in shown
+    stream = io.StringIO()
+    print_samples([SampleOutput("a [b]", "c", "c")], stream)
+    assert "a [b]" in stream.getvalue() and len(cut("x" * 500)) == 160
 
 
 @pytest.mark.full
 def test_an_objective_of_ones_own_translates_with_a_decoder(tmp_path: Path) -> None:
-    """The target after its source: there is no encoder to ask how much it reads."""
+    """The target follows its source, and no encoder limits how much is read."""
 
     @tfkit.register("objective", "target_behind_source")
     class TargetBehindSource(CausalLm):
@@ -467,15 +429,6 @@ def test_relative_paths_in_a_recipe_survive(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path / "data")
     assert load_run("../out/run").evaluate("test", limit=2)["loss"] > 0
     assert silent("mine.yaml", Path("../out/run"), resume=True).folder.samefile(tmp_path / run.folder)
-
-
-def test_progress_can_go_to_any_stream() -> None:
-    from tfkit.training.samples import SampleOutput, cut, print_samples
-
-    stream = io.StringIO()
-    print_samples([SampleOutput("a [b]", "c", "c")], stream)
-    assert "a [b]" in stream.getvalue()
-    assert len(cut("x" * 500)) == 160
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
-"""Weights, checkpoints and files: exact, whole or not at all, never pickled."""
+"""Weights and checkpoints: exact, complete or absent, never pickled."""
 
+import copy
 import json
 import random
 import struct
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.sampling import each
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.storage.files import read_json, whole, write_json, write_text
 from tfkit.training import random_state
@@ -66,8 +68,11 @@ def test_a_file_from_elsewhere_may_leave_tied_names_out(tmp_path: Path) -> None:
         load_weights(Tied(), file)
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    file, weights = tmp_path / "model.safetensors", Weights.of(Tied())
+    Weights(weights.tensors | {"hidden.bias": torch.zeros(3, dtype=torch.int32)}, weights.tied).save(file)
+    with pytest.raises(RunError, match=r"does not fit this model: hidden\.bias holds int32, expected float32"):
+        load_weights(Tied(), file)
     Weights.of(Tied(4)).save(file)
     with pytest.raises(RunError, match=r"model\.safetensors: .*table\.weight has shape \[5, 4\], expected \[5, 3\]"):
         load_weights(Tied(3), file)
@@ -78,12 +83,20 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         read_tensors(tmp_path / "none.safetensors")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\xff" * 40])
-def test_broken_files_are_errors_of_the_user(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(content)
-    with pytest.raises(RunError, match=r"model\.safetensors: not a complete safetensors file"):
-        read_tensors(file)
+def test_broken_files_are_errors_of_the_user(tmp_path: Path) -> None:
+    def refused(content: bytes) -> None:
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(RunError, match=r"model\.safetensors: not a complete safetensors file"):
+            read_tensors(tmp_path / "model.safetensors")
+
+    each([b"", b"\x80\x04K\x01.", b"\xff" * 40], refused)
+
+    def damaged(tied: str) -> None:
+        save_tensors(tmp_path / "model.safetensors", {"a": torch.ones(1)}, {"tied": tied})
+        with pytest.raises(RunError, match=r"model\.safetensors: its list of tied tensors cannot be read"):
+            Weights.read(tmp_path / "model.safetensors")
+
+    each(["{", "[1]", "7", '[["a", "b"]]', "[" * 100_000], damaged)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adafactor])
@@ -179,20 +192,14 @@ def test_what_an_objective_owns_is_part_of_a_checkpoint(tmp_path: Path) -> None:
     assert checkpoints.sound(said.append) == before and "beside.safetensors: is missing" in said[0]
 
 
-def test_saving_the_same_step_again_changes_only_what_is_said(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(model, optimizer, Progress(step=2))
-    path = checkpoints.save(model, optimizer, Progress(step=2, finished="steps"))
-    assert read_progress(path).finished == "steps"
+def test_saving_the_same_step_again_changes_only_the_progress(tmp_path: Path) -> None:
+    path, model, optimizer = made(tmp_path)
+    assert Checkpoints(tmp_path).save(model, optimizer, Progress(step=1, finished="steps")) == path
+    assert read_progress(path).finished == "steps" and damage(path) == []
 
 
 def test_checkpoints_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    steps(model, optimizer, 1)
-    path = Checkpoints(tmp_path).save(model, optimizer, Progress(step=1))
+    path, model, optimizer = made(tmp_path)
     with pytest.raises(RunError, match=r"optimizer\.safetensors: does not fit this optimizer"):
         restore(path, Tied(), torch.optim.Adam([nn.Parameter(torch.zeros(1))]))
     (path / "state.json").write_text('{"version": 7}')
@@ -268,14 +275,20 @@ ODD_PROGRESS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "message"), ODD_PROGRESS, ids=[message[9:25] for _, message in ODD_PROGRESS])
-def test_progress_that_no_run_can_have_made_is_refused(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+def test_impossible_progress_is_refused(tmp_path: Path) -> None:
     path, model, optimizer = made(tmp_path)
     state = read_json(path / "state.json")
-    write_json(path / "state.json", state | {"progress": state["progress"] | said})
-    for reading in (lambda: read_progress(path), lambda: restore(path, model, optimizer)):
-        with pytest.raises(RunError, match=rf"state\.json: {message}"):
-            reading()
+
+    def refused(progress: dict[str, Any], message: str) -> None:
+        write_json(path / "state.json", state | {"progress": state["progress"] | progress})
+        for reading in (lambda: read_progress(path), lambda: restore(path, model, optimizer)):
+            with pytest.raises(RunError, match=rf"state\.json: {message}"):
+                reading()
+
+    each(ODD_PROGRESS, refused)
+    del state["progress"]["targets"]  # an older version counted targets in `tokens`
+    write_json(path / "state.json", state)
+    assert read_progress(path) == Progress(step=1, tokens=7, targets=7)
 
 
 ODD_STATE: list[tuple[str, Any]] = [
@@ -294,23 +307,19 @@ ODD_STATE: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), ODD_STATE)
-def test_a_state_with_odd_content_is_refused(tmp_path: Path, place: str, value: Any) -> None:
+def test_a_malformed_state_is_refused(tmp_path: Path) -> None:
     path, model, optimizer = made(tmp_path)
-    state = read_json(path / "state.json")
-    *outer, name = place.split(".")
-    (state[outer[0]] if outer else state)[name] = value
-    write_json(path / "state.json", state)
-    with pytest.raises(RunError, match=r"(state\.json|optimizer\.safetensors): "):
-        restore(path, model, optimizer)
+    whole = read_json(path / "state.json")
 
+    def refused(place: str, value: Any) -> None:
+        state = copy.deepcopy(whole)
+        *outer, name = place.split(".")
+        (state[outer[0]] if outer else state)[name] = value
+        write_json(path / "state.json", state)
+        with pytest.raises(RunError, match=r"(state\.json|optimizer\.safetensors): "):
+            restore(path, model, optimizer)
 
-def test_a_state_of_an_older_version_counted_targets(tmp_path: Path) -> None:
-    path, _, _ = made(tmp_path)
-    state = read_json(path / "state.json")
-    del state["progress"]["targets"]
-    write_json(path / "state.json", state)
-    assert read_progress(path) == Progress(step=1, tokens=7, targets=7)
+    each(ODD_STATE, refused)
 
 
 def test_an_older_checkpoint_without_the_optimizer_is_none_to_go_on_from(tmp_path: Path) -> None:
@@ -343,23 +352,9 @@ def test_weights_that_are_not_finite_are_told(tmp_path: Path, value: float, dtyp
         load_weights(Tied().to(dtype), file)
 
 
-@pytest.mark.parametrize("said", ["{", "[1]", "7", '[["a", "b"]]', "[" * 100_000])
-def test_a_list_of_tied_tensors_that_is_none(tmp_path: Path, said: str) -> None:
-    save_tensors(tmp_path / "model.safetensors", {"a": torch.ones(1)}, {"tied": said})
-    with pytest.raises(RunError, match=r"model\.safetensors: its list of tied tensors cannot be read"):
-        Weights.read(tmp_path / "model.safetensors")
-
-
 def test_large_numbers_are_finite() -> None:
     """Their sum is not."""
     large = {"float": torch.full((9, 9), torch.finfo(torch.float32).max), "empty": torch.empty(0)}
     large |= {"half": torch.full((9, 9), 6e4, dtype=torch.float16), "whole": torch.ones(1).int()}
     assert not_finite(large) == [] == not_finite({})
     assert not_finite({**large, "x": torch.tensor([float("inf"), -float("inf")])}) == ["x"]
-
-
-def test_integers_are_no_weights(tmp_path: Path) -> None:
-    file, weights = tmp_path / "model.safetensors", Weights.of(Tied())
-    Weights(weights.tensors | {"hidden.bias": torch.zeros(3, dtype=torch.int32)}, weights.tied).save(file)
-    with pytest.raises(RunError, match=r"does not fit this model: hidden\.bias holds int32, expected float32"):
-        load_weights(Tied(), file)

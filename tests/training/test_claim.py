@@ -1,4 +1,4 @@
-"""Who may train in a folder: one process at a time, through no link, and nothing that was there is lost."""
+"""Run folders: one process trains at a time, links are not followed, and nothing is lost."""
 
 import os
 import shutil
@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kills import KILLED, forked
+from tests.sampling import each
 from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RunError, UsageError
 from tfkit.run import Run, load_run
@@ -42,67 +42,41 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def paused(done: Run, tmp_path: Path) -> Iterator[Any]:
-    """Trains in a process of its own, which waits in its first step; returns its id, and kills it in the end."""
-    children: list[int] = []
-    waiting, go_on = os.pipe()  # it waits for a byte that never comes, or for the end of this process
+@pytest.mark.full
+def test_a_second_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     ready, there = os.pipe()
+    waiting, release = os.pipe()
 
-    def work(options: dict[str, Any]) -> None:
-        def wait(*_: Any) -> None:
-            os.write(there, b".")
-            os.close(go_on)
-            os.read(waiting, 1)
+    def wait(*_: Any) -> None:
+        os.write(there, b".")
+        os.close(release)
+        os.read(waiting, 1)  # until the parent closes the pipe
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        child = os.fork()
+    if not child:
         Trainer._step = wait  # type: ignore[method-assign,assignment]
-        trained(small(tmp_path, **SMALL), **options)
-
-    def start(**options: Any) -> int:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
-            child = os.fork()
-        if not child:
-            try:
-                work(options)
-            finally:
-                os._exit(1)
-        children.append(child)
-        os.read(ready, 1)
-        return child
-
-    yield start
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    for handle in (waiting, go_on, ready, there):
+        try:
+            trained(small(tmp_path, **SMALL), None)
+        finally:
+            os._exit(1)
+    os.read(ready, 1)
+    folder = Path("runs") / small(tmp_path).name
+    before = content(folder)
+    for options in ({}, {"resume": True}, {"force": True}):
+        with pytest.raises(RunError, match=rf"{folder}: is being trained by process {child}$"):
+            trained(small(tmp_path), folder, **options)
+    assert content(folder) == before
+    assert trained(small(tmp_path, **SMALL), None).folder == folder.with_name(f"{folder.name}-2")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for handle in (ready, there, waiting, release):
         os.close(handle)
 
 
-@pytest.mark.full
-def test_the_second_process_is_refused_and_the_first_goes_on(tmp_path: Path, paused: Any) -> None:
-    child = paused(out=tmp_path / "run")
-    before = content(tmp_path / "run")
-    for options in ({}, {"resume": True}, {"force": True}):
-        with pytest.raises(RunError, match=rf"run: is being trained by process {child}$"):
-            trained(small(tmp_path), tmp_path / "run", **options)
-    assert content(tmp_path / "run") == before
-
-
-@pytest.mark.full
-def test_the_default_folder_of_a_living_process_is_taken(
-    tmp_path: Path, paused: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    paused(out=None)
-    name = small(tmp_path).name
-    assert str(trained(small(tmp_path, **SMALL), None).folder) == f"runs/{name}-2"
-    with pytest.raises(RunError, match=rf"runs/{name}: is being trained"):
-        trained(small(tmp_path), Path("runs") / name, resume=True)
-
-
 def test_claims_of_one_name_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing is written yet, too."""
     monkeypatch.chdir(tmp_path)
     claims = [claim_folder("a", None, False, False) for _ in range(3)]
     assert [str(claim.folder) for claim in claims] == ["runs/a", "runs/a-2", "runs/a-3"]
@@ -127,8 +101,7 @@ def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run"]
 
 
-def test_what_a_kill_left_is_no_run(tmp_path: Path) -> None:
-    """Killed before the first file had its name: the same line starts again."""
+def test_leftovers_of_a_kill_are_no_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     temporary(folder / "environment.json").write_text("{")
@@ -170,8 +143,7 @@ def test_two_trainings_in_one_process_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "renamed", "moved", "weights alone"])
-@pytest.mark.parametrize("other", [False, True])
-def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: bool) -> None:
+def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str) -> None:
     checkpoints = run / "checkpoints"
     if damage == "moved":
         checkpoints.rename(run / "old")
@@ -188,9 +160,10 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
                 text = (run / name).read_text() if name == "environment.json" else ""
                 (run / name).write_text(text.replace('"finished"', '"x"')) if text else (run / name).unlink()
     before = content(run)
-    loaded = small(run.parent, seed=5 if other else 0)
-    with pytest.raises(RunError, match=r"run: contains model\.safetensors.* but no checkpoint to resume from") as error:
-        trained(loaded, run, resume=True)
+    loaded = small(run.parent)
+    for recipe in (small(run.parent, seed=5), loaded):
+        with pytest.raises(RunError, match=r"run: contains model\.safetensors.* but no checkpoint to resume") as error:
+            trained(recipe, run, resume=True)
     assert "--force replaces the run, or choose another --out" in str(error.value)
     assert ("if old contains its checkpoints, rename it to checkpoints" in str(error.value)) == (damage == "moved")
     assert ("checkpoints/best-step" in str(error.value)) == (damage == "renamed")
@@ -204,8 +177,7 @@ def test_resume_never_deletes_a_model(done: Run, run: Path, damage: str, other: 
 
 
 @pytest.mark.full
-def test_checkpoints_that_stand_alone_are_told_too(run: Path) -> None:
-    """Without weights and the record of an end a run was stopped; its checkpoints are all there is."""
+def test_renamed_checkpoints_of_a_stopped_run_are_reported(run: Path) -> None:
     for name in ("model.safetensors", "evaluation.json", "SHA256SUMS"):
         (run / name).unlink()
     text = (run / "environment.json").read_text()
@@ -286,20 +258,17 @@ def test_nothing_is_written_through_a_link(run: Path, name: str) -> None:
     assert not [path for path in run.rglob("*") if path.is_symlink()]
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "train.log", "checkpoints"])
-def test_what_is_of_another_kind_is_refused(run: Path, name: str) -> None:
-    if name == "checkpoints":
-        shutil.rmtree(run / name)
-        (run / name).write_text("a file")
-    elif name == "train.log":
-        (run / name).unlink()
-        os.mkfifo(run / name)
-    else:
-        (run / name).unlink()
-        (run / name).mkdir()
-    with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file), as required here"):
-        trained(small(run.parent, steps=5), run, resume=True)
-    trained(small(run.parent, **SMALL), run, force=True)
+def test_entries_of_another_kind_are_refused(run: Path) -> None:
+    def refused(name: str) -> None:
+        (run / name).rename(run.parent / name)
+        make = {"checkpoints": (run / name).touch, "train.log": lambda: os.mkfifo(run / name)}
+        make.get(name, (run / name).mkdir)()
+        with pytest.raises(RunError, match=rf"{name}: not a (folder|regular file), as required here"):
+            trained(small(run.parent, steps=5), run, resume=True)
+        (run / name).rmdir() if name == "metrics.jsonl" else (run / name).unlink()
+        (run.parent / name).rename(run / name)
+
+    each(["metrics.jsonl", "train.log", "checkpoints"], refused)
 
 
 @pytest.mark.full
@@ -317,36 +286,22 @@ def test_the_run_itself_may_be_a_link(run: Path) -> None:
         trained(small(run.parent), run.parent / "loop")
 
 
-def test_a_folder_that_cannot_be_replaced_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = content(run)
-    loaded = small(run.parent, seed=3)
-    monkeypatch.chdir(run)
-    with pytest.raises(RunError, match="is the current folder, which would be replaced; change to another"):
-        trained(loaded, ".", force=True)
-    monkeypatch.chdir(run.parent)
-    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == run)
-    with pytest.raises(RunError, match="run: is a mount point"):
-        trained(loaded, run, force=True)
-    assert content(run) == before
-
-
-def test_a_free_working_folder_can_be_trained_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_is_trained_in_but_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert trained(small(tmp_path, **SMALL), ".").model is not None
-    monkeypatch.chdir(tmp_path)
-    assert (tmp_path / "here" / "model.safetensors").is_file()
+    before = content(tmp_path / "here")
+    with pytest.raises(RunError, match="is the current folder, which would be replaced; change to another"):
+        trained(small(tmp_path, seed=3), ".", force=True)
+    assert content(tmp_path / "here") == before and "model.safetensors" in before
 
 
-@pytest.mark.parametrize("name", ["", " ", "a\0b"])
-def test_what_is_no_name_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_created_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"--out: .* not a valid folder name"):
-        trained(small(tmp_path), name)
+    for name in ("", " ", "a\0b"):
+        with pytest.raises(UsageError, match=r"--out: .* not a valid folder name"):
+            trained(small(tmp_path), name)
     assert sorted(os.listdir(tmp_path)) == ["train.txt", "valid.txt"]
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, why in {
         "file": "is a file",
@@ -371,7 +326,6 @@ def test_an_environment_that_cannot_be_read_is_named(run: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("out", [None, "run"])
 def test_two_commands_at_once(tmp_path: Path, out: str | None) -> None:
-    """The real command, twice at the same moment: both train in folders of their own, or one is refused."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text((trained(small(tmp_path, steps=30), tmp_path / "first").folder / "resolved.yaml").read_text())
     command = [sys.executable, "-m", "tfkit", "train", str(recipe), *(["--out", out] if out else [])]
