@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tfkit.components.activation import TORCH_ACTIVATIONS, PReLU, RReLU
+from tfkit.components.activation import TORCH_ACTIVATIONS, PReLU
 from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
@@ -150,10 +150,3 @@ def test_prelu_learns_one_slope_or_one_a_channel() -> None:
     assert torch.equal(out[1, 2], -torch.arange(5.0))
     out.sum().backward()
     assert part.weight.grad is not None
-
-
-def test_rrelu_draws_only_while_training() -> None:
-    part, x = RReLU(RReLU.Config(), Shape(5)), -torch.ones(1000)
-    drawn = -part(x)
-    assert drawn.min() >= 1 / 8 and drawn.max() <= 1 / 3 and drawn.std() > 0.01
-    assert len(part.eval()(x).unique()) == 1

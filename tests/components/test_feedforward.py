@@ -91,12 +91,3 @@ def test_a_bias_that_is_no_projection_is_a_problem() -> None:
 def test_the_activation_sees_the_inner_width() -> None:
     part = build("mlp", activation={"type": "prelu", "per_channel": True})
     assert part.activation.weight.shape == (4,)
-
-
-@pytest.mark.parametrize("name", ["mlp", "glu"])
-def test_dropout_only_while_training(name: str) -> None:
-    part = build(name, dropout=0.5, d_ff=512)
-    x = torch.randn(1, 2, 3, dtype=torch.float64)
-    assert torch.equal(part(x, context()), part(x, context()))
-    part.train()
-    assert not torch.equal(part(x, context()), part(x, context()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tfkit
 from tfkit.components.embedding import Tokens
-from tfkit.components.head import Classifier, Discriminator, Hidden, LanguageModel, MaskedLM
+from tfkit.components.head import MaskedLM
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
@@ -228,14 +228,3 @@ def test_discriminator_gives_a_logit_a_token() -> None:
     inner = (HIDDEN @ head.dense.weight.T + head.dense.bias).clamp(min=0)
     torch.testing.assert_close(head(HIDDEN), (inner @ head.output.weight.T + head.output.bias)[..., 0])
     assert head(HIDDEN).shape == (2, 3)
-
-
-@looped("part", [LanguageModel, MaskedLM, Classifier, Discriminator, Hidden])
-def test_dropout_is_of_the_input(part: Any) -> None:
-    options = {"num_classes": 3} if part is Classifier else {}
-    head = part(part.Config(dropout=0.5, **options), SHAPE)
-    head.train()
-    x = torch.randn(8, 3, 4)
-    assert not torch.equal(head(x), head(x))
-    head.eval()
-    assert torch.equal(head(x), head(x))

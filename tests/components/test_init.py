@@ -93,12 +93,3 @@ def test_the_gain_of_a_layout_scales_what_sublayers_declare_once() -> None:
         factor = 0.25 if name.split(".", 1)[-1].removesuffix(".weight") in gained else 1.0
         torch.testing.assert_close(weight, factor * weights[name])
     assert set(GatedLinearUnit.gain_scaled) == {"gate", "up", "down"}
-
-
-def test_a_seed_repeats_and_meta_is_left_alone() -> None:
-    first, second = initialised("xavier"), initialised("xavier")
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    with torch.device("meta"):
-        built = model()
-    REGISTRY.get("init", "xavier").Config().build()(built)
-    assert all(parameter.is_meta for parameter in built.parameters())

@@ -167,15 +167,6 @@ def test_features_are_saved_and_redrawn_on_request_only() -> None:
     assert torch.equal(part.directions, first)
 
 
-def test_the_seed_of_the_model_draws_the_features() -> None:
-    from tfkit.models.build import build_model
-
-    blueprint = load_recipe(recipe("performer")).blueprint()
-    one, same, other = (build_model(blueprint, seed=seed).state_dict() for seed in (1, 1, 2))
-    name = "encoder.layers.0.attention.directions"
-    assert torch.equal(one[name], same[name]) and not torch.equal(one[name], other[name])
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_large_scores_overflow_nothing(causal: bool) -> None:
     part = part_of("performer", causal).float()

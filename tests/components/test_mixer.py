@@ -154,12 +154,6 @@ def recipe(mixer: str, **more: Any) -> dict[str, Any]:
     return {"tfkit": 1, "model": {**model, **more}}
 
 
-@pytest.mark.parametrize("mixer", ["mamba", "short_convolution"])
-def test_what_reads_forwards_only_is_refused_both_ways(mixer: str) -> None:
-    with pytest.raises(RecipeError, match=f"mixer '{mixer}' does not declare 'bidirectional'"):
-        load_recipe(recipe(mixer))
-
-
 def test_fourier_sees_the_future_and_padding_so_both_are_refused() -> None:
     with pytest.raises(RecipeError, match="mixer 'fourier' does not declare 'causal'"):
         load_recipe(recipe("fourier", type="decoder"))

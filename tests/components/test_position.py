@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from tfkit.components.position import ALiBi, LearnedPosition, LogTemperature, Rotary, Sinusoidal, T5Bias
 from tfkit.components.position.bias import slopes
-from tfkit.contracts.compile import one_graph
 from tfkit.core.errors import UsageError
 from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
@@ -27,43 +26,28 @@ DECODER = Shape(8, causal=True, num_heads=2)
 # --- learned ---
 
 
+def learned(shape: Shape = SHAPE, **options: Any) -> LearnedPosition:
+    return LearnedPosition(LearnedPosition.Config(**options), shape)
+
+
 def test_learned_looks_up_its_row() -> None:
-    part = LearnedPosition(LearnedPosition.Config(offset=2), SHAPE)
+    part = learned(offset=2)
     assert part.table.weight.shape == (8, 8)
     out = part.embed(torch.tensor([[0, 3], [5, 1]]))
     assert torch.equal(out, part.table.weight[torch.tensor([[2, 5], [7, 3]])])
+    assert learned(Shape(4), max_length=9).table.num_embeddings == 9
+    packed = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])  # longer than the table
+    assert learned().embed(packed).shape == (1, 9, 8)
 
 
-def test_learned_has_its_own_max_length() -> None:
-    part = LearnedPosition(LearnedPosition.Config(max_length=9), Shape(4))
-    assert part.table.num_embeddings == 9
-
-
-@pytest.mark.parametrize("positions", [[[0, 6]], [[0, 1, 2, 3, 4, 5, 6]]])
-def test_learned_names_the_position_beyond_its_table(positions: list[list[int]]) -> None:
-    with pytest.raises(UsageError, match=r"position 6 .* 6 learned positions"):
-        LearnedPosition(LearnedPosition.Config(), SHAPE).embed(torch.tensor(positions))
-
-
-def test_learned_refuses_a_long_text_by_its_shape_on_meta() -> None:
-    part = LearnedPosition(LearnedPosition.Config(), SHAPE).to("meta")
+def test_learned_names_the_position_beyond_its_table() -> None:
+    for positions in ([[0, 6]], [[0, 1, 2, 3, 4, 5, 6]]):
+        with pytest.raises(UsageError, match=r"position 6 .* 6 learned positions"):
+            learned().embed(torch.tensor(positions))
+    part = learned().to("meta")
     assert part.embed(torch.zeros(1, 6, dtype=torch.long, device="meta")).shape == (1, 6, 8)
     with pytest.raises(UsageError, match="position 6"):
         part.embed(torch.zeros(1, 7, dtype=torch.long, device="meta"))
-
-
-def test_learned_takes_a_packed_batch_longer_than_its_table() -> None:
-    assert LearnedPosition(LearnedPosition.Config(), SHAPE).embed(
-        torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3]])
-    ).shape == (1, 9, 8)
-
-
-@pytest.mark.full
-def test_learned_compiles_whole() -> None:
-    part = LearnedPosition(LearnedPosition.Config(), SHAPE)
-    positions = torch.arange(5)[None]
-    with one_graph(part.embed) as compiled:
-        assert torch.equal(compiled(positions), part.embed(positions))
 
 
 def test_learned_needs_a_length() -> None:
@@ -71,7 +55,7 @@ def test_learned_needs_a_length() -> None:
     assert [problem.option for problem in LearnedPosition.Config(max_length=5).check(SHAPE)] == ["max_length"]
     assert not list(LearnedPosition.Config(max_length=7).check(SHAPE))
     with pytest.raises(UsageError, match="max_length"):
-        LearnedPosition(LearnedPosition.Config(), Shape(4))
+        learned(Shape(4))
 
 
 # --- rotary ---
@@ -123,11 +107,6 @@ def test_rotary_stretched_by_a_factor() -> None:
     assert config.spelled()["scaling"] == {"type": "linear", "factor": 8.0}
     with pytest.raises(ValidationError, match="factr"):
         Rotary.Config.model_validate({"scaling": {"type": "linear", "factr": 8}})
-
-
-def test_rotary_keeps_nothing() -> None:
-    part = Rotary(Rotary.Config(), SHAPE)
-    assert not list(part.parameters()) and not any(buffer.numel() for buffer in part.buffers())
 
 
 @pytest.mark.parametrize(("dim", "fraction"), [(7, 1.0), (10, 0.5), (4, 0.1)])
@@ -317,31 +296,4 @@ def test_sinusoidal_adds_nothing_to_padding_when_it_is_skipped() -> None:
     assert torch.equal(out[places >= 0], plain[places >= 0]) and not out[places < 0].any()
 
 
-def test_sinusoidal_counts_real_tokens_only_where_a_call_has_padding() -> None:
-    position = {"type": "sinusoidal", "skip_padding": True}
-    layer = {"norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2}}
-    model = build_model(
-        blueprint_of(
-            {
-                "type": "encoder", "d_model": 8, "vocab_size": 9, "num_layers": 1, "embedding": "tokens",
-                "position": position, "layer": {**layer, "feedforward": {"type": "mlp", "d_ff": 8}},
-            }
-        )
-    ).eval()  # fmt: skip
-    alone = model(torch.tensor([[5, 6, 7]])).hidden
-    real = torch.tensor([[0, 0, 1, 1, 1]])
-    padded = model(torch.tensor([[0, 0, 5, 6, 7]]), attention_mask=real).hidden
-    torch.testing.assert_close(padded[:, 2:], alone)
-
-
 # --- which hooks ---
-
-
-def test_each_overrides_one_hook() -> None:
-    assert [sorted(part.hooks()) for part in (LearnedPosition, Sinusoidal, Rotary, ALiBi, T5Bias)] == [
-        ["embed"],
-        ["embed"],
-        ["rotation"],
-        ["bias"],
-        ["bias"],
-    ]

@@ -110,11 +110,6 @@ def test_norms_by_name_and_whose_they_are() -> None:
     assert names("sandwich")["feedforward_output_norm"] == "feedforward"
 
 
-def test_who_ends_in_a_norm() -> None:
-    ends = {name for name in REGISTRY.names("residual") if REGISTRY.get("residual", name).final_norm}  # type: ignore[attr-defined]
-    assert ends == {"pre_norm", "sandwich", "branch_norm", "parallel", "parallel_two_norms"}
-
-
 @looped(
     ("shape", "alpha", "beta"),
     [

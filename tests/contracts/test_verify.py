@@ -177,7 +177,7 @@ class Plain(Activation):
 def test_a_sound_part_passes_with_every_option_in_turn(register: Register) -> None:
     part = register("activation", Plain)
     tried = [*cases("activation", part.part_name), *variants("activation", part.part_name)]
-    assert [dict(case.variant) for case in tried] == [{}, {"alpha": 1.5}, {"odd": True}]
+    assert [case.options for case in tried] == [{}, {"alpha": 1.5}, {"odd": True}]
     report = verify(part, [name for name, check in CHECKS.items() if not check.slow])
     assert report.holds, str(report)
 

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tfkit
-from tfkit.contracts.options import required
-from tfkit.core.registry import REGISTRY
 from tfkit.models import Model
-
-from ..sampling import looped
 
 ROWS, TIME, SOURCE, HEADS = 2, 6, 4, 4
 IDS = torch.randint(1, 23, (ROWS, TIME), generator=torch.Generator().manual_seed(0))
@@ -114,28 +110,6 @@ def test_a_decode_step_observes_its_row_of_the_whole(type: str) -> None:
     assert step and all(place.startswith("decoder") for place in step)
     for place, weights in step.items():
         assert torch.allclose(weights, whole[place][:, :, -1:], atol=1e-12)
-
-
-@looped(
-    "part",
-    [
-        (slot, name)
-        for slot in ("attention", "mixer")
-        for name in REGISTRY.names(slot)
-        if "weights" in REGISTRY.get(slot, name).capabilities
-    ],
-)
-def test_every_part_with_weights_is_observed_and_computes_the_same(part: tuple[str, str]) -> None:
-    slot, name = part
-    causal = "causal" in REGISTRY.get(slot, name).capabilities
-    model = built("decoder" if causal else "encoder", **{slot: {"type": name, **required(slot, name)}})
-    needed = {word: torch.zeros(ROWS, TIME) for word in model.special_inputs}
-    with torch.no_grad():
-        out, plain = (model(IDS, **needed, observe=watch) for watch in ({"attention"}, None))
-    assert len(out.observed) == 3 and not plain.observed
-    assert (out.logits - plain.logits).abs().max() < 1e-6
-    for weights in out.observed.values():
-        assert torch.allclose(weights.sum(dim=-1), torch.ones(1, dtype=weights.dtype), atol=1e-6)
 
 
 def test_layers_without_weights_are_left_out_by_name() -> None:

@@ -167,13 +167,6 @@ def test_sinusoids_are_the_papers_at_every_position():
     torch.testing.assert_close(part.embed(torch.tensor([[9999]]))[0], ours[9999:10_000])
 
 
-def test_sinusoids_of_the_base_width():
-    part = Sinusoidal(Sinusoidal.Config(), Shape(512))
-    places = [0, 1, 2, 37, 511, 4999, 10_000]
-    ours = part.embed(torch.tensor([places]))[0].double()
-    assert (ours - torch.tensor(encodings(places, 512), dtype=torch.float64)).abs().max() < 1e-6
-
-
 def test_one_table_serves_both_sides_and_the_output():
     model = build(original())
     table = model.stack("encoder").embedding.tokens.weight
@@ -238,45 +231,16 @@ ENCODER_ONLY = {
         "replaced": "discriminator",
     },
 }
-ENCODER_ONLY_NAMES = """
-encoder.embedding.tokens.weight
-encoder.embedding.segments.weight
-encoder.embedding.norm.weight
-encoder.embedding.norm.bias
-encoder.embedding.projection.weight
-encoder.embedding.projection.bias
-encoder.position.0.table.weight
-encoder.layers.0.attention.query.weight
-encoder.layers.0.attention.query.bias
-encoder.layers.0.attention.key.weight
-encoder.layers.0.attention.key.bias
-encoder.layers.0.attention.value.weight
-encoder.layers.0.attention.value.bias
-encoder.layers.0.attention.output.weight
-encoder.layers.0.attention.output.bias
-encoder.layers.0.feedforward.up.weight
-encoder.layers.0.feedforward.up.bias
-encoder.layers.0.feedforward.down.weight
-encoder.layers.0.feedforward.down.bias
-encoder.layers.0.attention_norm.weight
-encoder.layers.0.attention_norm.bias
-encoder.layers.0.feedforward_norm.weight
-encoder.layers.0.feedforward_norm.bias
-head.dense.weight
-head.dense.bias
-head.norm.weight
-head.norm.bias
-head.output.weight
-head.output.bias
-heads.next_sentence.dense.weight
-heads.next_sentence.dense.bias
-heads.next_sentence.output.weight
-heads.next_sentence.output.bias
-heads.replaced.dense.weight
-heads.replaced.dense.bias
-heads.replaced.output.weight
-heads.replaced.output.bias
-"""
+ATTENTION, BOTH = "query key value output", "weight bias"
+
+
+def under(place: str, *levels: str) -> set[str]:
+    """All names below `place`: one word of each level, the levels being lists of words."""
+    found = {place}
+    for level in levels:
+        found = {f"{one}.{word}" for one in found for word in level.split()}
+    return found
+
 
 DECODER_ONLY = {
     "type": "decoder",
@@ -294,68 +258,9 @@ DECODER_ONLY = {
     },
     "head": "language_model",
 }
-DECODER_ONLY_LAYER = """
-attention.query.weight
-attention.key.weight
-attention.value.weight
-attention.output.weight
-attention.query_norm.weight
-attention.key_norm.weight
-attention_norm.weight
-attention_output_norm.weight
-feedforward.gate.weight
-feedforward.up.weight
-feedforward.down.weight
-feedforward_norm.weight
-feedforward_output_norm.weight
-feedforward_2.gate.weight
-feedforward_2.up.weight
-feedforward_2.down.weight
-feedforward_2_norm.weight
-feedforward_2_output_norm.weight
-position.0.table.weight
-"""
-
 ENCODER_DECODER = original(num_layers=1, layer=LAYER | {"residual": "parallel"}, position=["sinusoidal", "alibi"])[
     "model"
 ]
-ENCODER_DECODER_NAMES = """
-encoder.embedding.tokens.weight
-encoder.layers.0.attention.query.weight
-encoder.layers.0.attention.query.bias
-encoder.layers.0.attention.key.weight
-encoder.layers.0.attention.key.bias
-encoder.layers.0.attention.value.weight
-encoder.layers.0.attention.value.bias
-encoder.layers.0.attention.output.weight
-encoder.layers.0.attention.output.bias
-encoder.layers.0.norm.weight
-encoder.layers.0.norm.bias
-encoder.final_norm.weight
-encoder.final_norm.bias
-decoder.embedding.tokens.weight
-decoder.layers.0.attention.query.weight
-decoder.layers.0.attention.query.bias
-decoder.layers.0.attention.key.weight
-decoder.layers.0.attention.key.bias
-decoder.layers.0.attention.value.weight
-decoder.layers.0.attention.value.bias
-decoder.layers.0.attention.output.weight
-decoder.layers.0.attention.output.bias
-decoder.layers.0.cross_attention.query.weight
-decoder.layers.0.cross_attention.query.bias
-decoder.layers.0.cross_attention.key.weight
-decoder.layers.0.cross_attention.key.bias
-decoder.layers.0.cross_attention.value.weight
-decoder.layers.0.cross_attention.value.bias
-decoder.layers.0.cross_attention.output.weight
-decoder.layers.0.cross_attention.output.bias
-decoder.layers.0.norm.weight
-decoder.layers.0.norm.bias
-decoder.final_norm.weight
-decoder.final_norm.bias
-head.output.weight
-"""
 
 
 def names(model: dict[str, Any]) -> set[str]:
@@ -363,14 +268,33 @@ def names(model: dict[str, Any]) -> set[str]:
 
 
 def test_names_of_an_encoder():
-    assert names(ENCODER_ONLY) == set(ENCODER_ONLY_NAMES.split())
+    layer, embedding = "encoder.layers.0", "encoder.embedding"
+    assert names(ENCODER_ONLY) == (
+        {f"{embedding}.tokens.weight", f"{embedding}.segments.weight", "encoder.position.0.table.weight"}
+        | under(embedding, "norm projection", BOTH)
+        | under(f"{layer}.attention", ATTENTION, BOTH)
+        | under(f"{layer}.feedforward", "up down", BOTH)
+        | under(layer, "attention_norm feedforward_norm", BOTH)
+        | under("head", "dense norm output", BOTH)
+        | under("heads", "next_sentence replaced", "dense output", BOTH)
+    )
 
 
 def test_names_of_a_decoder():
-    layers = {f"decoder.layers.{i}.{name}" for i in range(2) for name in DECODER_ONLY_LAYER.split()}
-    ends = {"decoder.embedding.tokens.weight", "decoder.final_norm.weight", "head.output.weight"}
-    assert names(DECODER_ONLY) == layers | ends
+    layers = under("decoder.layers", "0 1")
+    expected = {"decoder.embedding.tokens.weight", "decoder.final_norm.weight", "head.output.weight"}
+    for layer in layers:
+        expected |= under(layer, "attention", f"{ATTENTION} query_norm key_norm", "weight")
+        expected |= under(layer, "feedforward feedforward_2", "gate up down", "weight")
+        sublayers = ("attention", "feedforward", "feedforward_2")
+        expected |= {f"{layer}.{name}_{norm}.weight" for name in sublayers for norm in ("norm", "output_norm")}
+        expected.add(f"{layer}.position.0.table.weight")
+    assert names(DECODER_ONLY) == expected
 
 
 def test_names_of_an_encoder_and_a_decoder():
-    assert names(ENCODER_DECODER) == set(ENCODER_DECODER_NAMES.split())
+    expected = {"encoder.embedding.tokens.weight", "decoder.embedding.tokens.weight", "head.output.weight"}
+    for side in ("encoder", "decoder"):
+        expected |= under(side, "layers.0.norm final_norm", BOTH)
+        expected |= under(f"{side}.layers.0.attention", ATTENTION, BOTH)
+    assert names(ENCODER_DECODER) == expected | under("decoder.layers.0.cross_attention", ATTENTION, BOTH)

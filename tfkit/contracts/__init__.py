@@ -30,7 +30,7 @@ FILES = (
     "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
     "parametrization", "refusals", "compile",
     "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
-    "generation", "strategy",
+    "generation", "strategy"
 )  # fmt: skip
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,10 +10,11 @@ from torch import Tensor, nn
 from tfkit.contracts.calls import randomise
 from tfkit.contracts.cases import Case
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY
-from tfkit.core.context import Collector, Context, Placement, Span, Visibility
+from tfkit.core.context import Context
 from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.core.slots import AttentionFacts
+from tfkit.models.alone import context
 
 TIME = 6
 
@@ -28,11 +28,7 @@ class Alone:
     """The part of a case with randomized weights, built as causal if it supports that."""
 
     def __init__(
-        self,
-        case: Case,
-        memory_width: int | None = None,
-        both_ways: bool = False,
-        dtype: torch.dtype = torch.float64,
+        self, case: Case, memory_width: int | None = None, both_ways: bool = False, dtype: torch.dtype = torch.float64
     ) -> None:
         config = case.config
         heads = config.heads() if isinstance(config, AttentionFacts.Config) else None
@@ -43,27 +39,16 @@ class Alone:
             part: nn.Module = config.build(self.shape)
         randomise(part)
         self.part = part.to(dtype).eval()
-        self.rules = [built("mask", "causal", self.shape)] if causal else []
 
-    def __call__(
-        self,
-        x: Tensor,
-        position: Sequence[Any] = (),
-        places: Tensor | None = None,
-        source: Tensor | None = None,
-        real: Tensor | None = None,
-        collector: Collector | None = None,
-    ) -> Tensor:
-        """Map [rows time d_model] to the same shape; `places` [1 time] are positions, `real` [rows key] is a mask."""
-        time = x.shape[1]
-        keys = time if source is None else source.shape[1]
-        query = torch.arange(time)[None] if places is None else places  # [1 query]
-        key = query if source is None else torch.arange(keys)[None]  # [1 key]
-        mask = Visibility(self.rules, Span(time, keys, 0, x.device), real=real)
-        context = Context(mask, Placement(position, query, key), source=source, collector=collector or Collector())
+    def __call__(self, x: Tensor, **how: Any) -> Tensor:
+        """Map [rows time d_model] to the same shape; `how` are keywords of `tfkit.models.alone.context`."""
         with torch.no_grad():
-            out: Tensor = self.part(x, context)
+            out: Tensor = self.part(x, self.context(x, **how))
         return out
+
+    def context(self, x: Tensor, **how: Any) -> Context:
+        """Return the context of a call."""
+        return context(x, causal=self.shape.causal, **how)
 
 
 def built(slot: str, name: str, shape: Shape) -> Any:

@@ -64,7 +64,4 @@ def _survives_in_a_recipe(case: Case) -> None:
         path = Path(folder) / "resolved.yaml"
         path.write_text(text, encoding="utf-8")
         loaded = load_recipe(path)
-    expect(
-        loaded.blueprint() == recipe.blueprint(),
-        f"the resolved recipe does not load to an equal model:\n{text}",
-    )
+    expect(loaded.blueprint() == recipe.blueprint(), f"the resolved recipe does not load to an equal model:\n{text}")

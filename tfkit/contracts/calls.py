@@ -87,8 +87,9 @@ def changed(ids: Tensor, place: int) -> Tensor:
     return out
 
 
-def special(needs: frozenset[str], ids: Tensor, past: int, shift: Tensor) -> dict[str, Tensor]:
+def special(needs: frozenset[str], ids: Tensor, past: int = 0, shift: Tensor | None = None) -> dict[str, Tensor]:
     """Return the additional inputs that the parts need; `shift` [batch] is the left padding of each row."""
+    shift = torch.zeros(len(ids), dtype=torch.long) if shift is None else shift
     inputs = {}
     for name in needs:
         if name == "prefix_length":
@@ -119,7 +120,7 @@ def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
 
 def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
     """Return the minimal inputs of a call with [batch time] ids, which both sides of an encoder-decoder read."""
-    inputs = special(case.needs, ids, 0, torch.zeros(ids.shape[0], dtype=torch.long))
+    inputs = special(case.needs, ids)
     return as_read(case, inputs | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
@@ -161,6 +162,7 @@ def run(
     called = on if on is not None else model(case)
     state = more.get("state")
     past = 0 if state is None or case.pair else state.length
+    arguments: Arguments
     if case.pair:
         source = tokens(1, SOURCE, seed=9).expand(ids.shape[0], -1) if source is None else source
         arguments = {"input_ids": source, "attention_mask": source_real, "decoder_input_ids": ids}
@@ -168,8 +170,7 @@ def run(
         shift = source_shift
     else:
         arguments = {"input_ids": ids, "attention_mask": real, "position_ids": positions}
-    shift = torch.zeros(ids.shape[0], dtype=torch.long) if shift is None else shift
-    arguments = {**arguments, **special(case.needs, arguments["input_ids"], past, shift), **more}
+    arguments |= special(case.needs, arguments["input_ids"], past, shift) | more
     dtype = next((weight.dtype for weight in called.parameters()), torch.float32)
     arguments = as_read(case, {name: value for name, value in arguments.items() if value is not None}, dtype)
     return outputs(case, called(**arguments))

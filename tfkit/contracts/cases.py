@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, frozen, required, thawed
+from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, required
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config
 from tfkit.core.errors import RecipeError
@@ -15,12 +16,13 @@ from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 from tfkit.core.slots import PositionFacts, ResidualFacts, SublayerFacts
-from tfkit.core.trees import Tree
+from tfkit.core.trees import Options, Tree
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.views.resolved import scalar
 
 MODEL = (
     "attention", "mixer", "position", "feedforward", "norm", "residual", "embedding", "head", "mask", "activation",
-    "init", "model",
+    "init", "model"
 )  # fmt: skip
 SUBLAYERS = ("attention", "mixer", "feedforward")
 MIXING = ("attention", "mixer")  # sublayers that mix tokens
@@ -64,8 +66,8 @@ class Case:
     name: str
     topology: str = "decoder"
     place: str = ""
-    variant: tuple[tuple[str, object], ...] = ()  # options in addition to the required ones
-    beside: tuple[tuple[str, object], ...] = ()
+    variant: tuple[tuple[str, str], ...] = ()  # options in addition to the required ones, as JSON
+    beside: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         options = "".join(f"-{name}={value}" for name, value in self.variant)
@@ -76,7 +78,7 @@ class Case:
         """Description of the topology and the options that differ from the defaults."""
         topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
         place = "set in the layer" if self.place else ""
-        options = " and ".join(f"{name}: {_formatted(thawed(value))}" for name, value in self.variant)
+        options = " and ".join(f"{name}: {scalar(json.loads(value))}" for name, value in self.variant)
         return ", ".join(filter(None, (topology, place, options and f"with {options}")))
 
     @property
@@ -87,7 +89,7 @@ class Case:
     @property
     def options(self) -> dict[str, object]:
         """The options that are set, including required ones."""
-        return required(self.slot, self.name) | {name: thawed(value) for name, value in self.variant}
+        return required(self.slot, self.name) | {name: json.loads(value) for name, value in self.variant}
 
     @property
     def config(self) -> Config:
@@ -100,12 +102,11 @@ class Case:
 
     def with_(self, **options: object) -> Case:
         """Return a copy with additional options."""
-        more = {name: frozen(value) for name, value in options.items()}
-        return replace(self, variant=tuple((dict(self.variant) | more).items()))
+        return replace(self, variant=tuple((dict(self.variant) | _as_json(options)).items()))
 
     def with_layer(self, **keys: object) -> Case:
         """Return a copy with additional keys in the layer."""
-        return replace(self, beside=(*self.beside, *((name, frozen(value)) for name, value in keys.items())))
+        return replace(self, beside=(*self.beside, *_as_json(keys).items()))
 
     # --- the model
 
@@ -167,7 +168,7 @@ class Case:
             model[self.slot] = part
         if self.topology == "encoder_decoder":
             self._join(model, layer)
-        layer |= {name: thawed(value) for name, value in self.beside}
+        layer |= {name: json.loads(value) for name, value in self.beside}
         return {"tfkit": 1, "model": model}
 
     def _join(self, model: dict[str, object], layer: dict[str, object]) -> None:
@@ -180,13 +181,8 @@ class Case:
             model["num_layers"] = 1
 
 
-def _formatted(value: object) -> str:
-    """Format a value in recipe syntax."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {_formatted(entry)}' for name, entry in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_formatted, value))}]"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+def _as_json(values: Options) -> dict[str, str]:
+    return {name: json.dumps(value) for name, value in values.items()}
 
 
 @cache

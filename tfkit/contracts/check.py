@@ -54,8 +54,8 @@ ENOUGH = {
     "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
     "activation": (
         "built", "config", "shapes", "determinism", "precision", "gradients", "future", "padding", "few", "meta",
-        "compile", "export",
-    ),
+        "compile", "export"
+    )
 }  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.export import Dim
 
 from tfkit.contracts.calls import as_read, model, outputs, special, tokens
 from tfkit.contracts.cases import Case
@@ -21,15 +22,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[object]:
     """Suppress warnings: those of the tracer are about Python or torch, not about the part."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
-@contextlib.contextmanager
+@contextmanager
 def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
     """Compile a function to a single graph; torch's compile caches are cleared before and after."""
     torch._dynamo.reset()
@@ -45,9 +43,7 @@ def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor
     ids = tokens(batch, time)
     real = torch.ones(batch, time, dtype=torch.long)
     real[-1, -1] = 0
-    arguments = special(case.needs, ids, 0, torch.zeros(batch, dtype=torch.long)) | {"input_ids": ids}
-    if masked:
-        arguments["attention_mask"] = real
+    arguments = special(case.needs, ids) | {"input_ids": ids, **({"attention_mask": real} if masked else {})}
     if case.pair:
         arguments["decoder_input_ids"] = tokens(batch, time + 1, seed=2)
     return as_read(case, arguments, torch.float32)
@@ -63,10 +59,14 @@ def compiles(case: Case, made: Model, masked: bool) -> None:
         with one_graph(made) as compiled:
             out = compiled(**arguments)
     except torch._dynamo.exc.TorchDynamoException as error:
-        why = f"{shortened(error)}{where(error, case.part)}"
-        raise Broken(f"declares 'compile', but the graph breaks{how}: {why}") from None
+        raise broken(case, "compile", f"the graph breaks{how}", error) from None
     for name, value in outputs(case, out).items():
         expect_equal(value, want[name], f"{name}{how}, compiled instead of uncompiled")
+
+
+def broken(case: Case, capability: str, what: str, error: Exception) -> Broken:
+    """Describe an error of the tracer, with the line in the part's file."""
+    return Broken(f"declares '{capability}', but {what}: {shortened(error)}{where(error, case.part)}")
 
 
 @contract("the whole model compiles to a single graph", "determinism", capability="compile", once=True, slow=True)
@@ -82,16 +82,12 @@ def exports(case: Case, made: Model) -> None:
     """Raise Broken unless the model exports with dynamic batch and length, with equal outputs at other sizes."""
     masked = case.declares("padding")
     arguments = call_of(case, 2, 6, masked)
-    any_size: dict[str, Any] = {name: {0: torch.export.Dim.DYNAMIC} for name in arguments}
-    for name, value in arguments.items():
-        if value.dim() > 1:
-            any_size[name][1] = torch.export.Dim.DYNAMIC
+    any_size = {name: dict.fromkeys(range(min(2, value.dim())), Dim.DYNAMIC) for name, value in arguments.items()}
     try:
         with quiet():
             program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
     except Exception as error:
-        why = f"{shortened(error)}{where(error, case.part)}"
-        raise Broken(f"declares 'export', but it cannot be exported with dynamic batch and length: {why}") from None
+        raise broken(case, "export", "it cannot be exported with dynamic batch and length", error) from None
     for batch, time in ((3, 9), (5, 4)):
         arguments = call_of(case, batch, time, masked)
         want = outputs(case, made(**arguments))

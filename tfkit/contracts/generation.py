@@ -118,8 +118,7 @@ def check_done(case: Case) -> None:
     for place in reversed(range(len(rows))):
         again = rule.done(rows[place]), stop_of(case).done(rows[place])
         expect(
-            again == (answers[place],) * 2,
-            f"done for a text of {len(rows[place].ids)} tokens depends on earlier calls",
+            again == (answers[place],) * 2, f"done for a text of {len(rows[place].ids)} tokens depends on earlier calls"
         )
 
 

@@ -43,9 +43,7 @@ def inert_names(made: nn.Module) -> dict[str, Component]:
 
 
 @contract(
-    "every parameter has a finite, non-zero gradient unless it is declared inert",
-    "determinism",
-    every_option=True,
+    "every parameter has a finite, non-zero gradient unless it is declared inert", "determinism", every_option=True
 )
 def check_gradients(case: Case) -> None:
     """Compute the gradients of a random linear combination of the outputs."""

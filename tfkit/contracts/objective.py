@@ -74,7 +74,7 @@ def check_says_what_it_reads(case: Case) -> None:
 
 @contract(
     "examples become token ids within the model's maximum length", "says_what_it_reads", slots=OBJECTIVE,
-    every_option=True,
+    every_option=True
 )  # fmt: skip
 def check_items(case: Case) -> None:
     """Prepare the same examples twice."""
@@ -134,7 +134,7 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
 
 @contract(
     "the loss is finite, deterministic, and in float64 for a float64 model", "batches", slots=OBJECTIVE,
-    every_option=True,
+    every_option=True
 )  # fmt: skip
 def check_loss(case: Case) -> None:
     """Evaluate a batch twice, and compute the training loss in both precisions."""
@@ -170,7 +170,7 @@ def check_loss_gradients(case: Case) -> None:
 
 @contract(
     "padding and other rows have no effect: the loss of a batch is the sum over its rows", "loss", slots=OBJECTIVE,
-    every_option=True,
+    every_option=True
 )  # fmt: skip
 @torch.no_grad()
 def check_loss_rows(case: Case) -> None:

@@ -115,8 +115,8 @@ def required(slot: str, name: str) -> dict[str, object]:
     An option is required if it has no default, or if the part's own check requires it (such as a window size).
     """
     part = REGISTRY.get(slot, name)
-    options = _example(part)
-    options = _undefaulted(part, options)
+    known = file_options(part) | _example(part)
+    options = known | _Tried().options(part.Config, known)
     if slot in SHAPELESS:
         return options
     config = Slot(slot).validate({"type": name, **options})
@@ -134,12 +134,6 @@ def _example(part: type[Component]) -> dict[str, object]:
         if field is not None and is_path(field) and isinstance(value, str):
             options[option] = str(Path(inspect.getfile(part)).parent / value)
     return options
-
-
-def _undefaulted(part: type[Component], present: Mapping[str, object]) -> dict[str, object]:
-    """Return `present` with the missing required options added."""
-    known = dict(file_options(part)) | dict(present)
-    return {**known, **_Tried().options(part.Config, known)}
 
 
 class Sampler:
@@ -217,47 +211,17 @@ def is_path(field: FieldInfo) -> bool:
 
 
 def _inner(kind: object) -> Iterator[object]:
-    """Yield the arguments of a type at all levels, such as the marks of Annotated."""
+    """Yield a type and its arguments at all levels, such as the members of a union and the marks of Annotated."""
+    yield kind
     for one in get_args(kind):
-        yield one
         yield from _inner(one)
 
 
 def alternatives(option: str, annotation: object, default: object) -> Iterator[object]:
     """Yield alternatives to the default of an option."""
-    kinds = _flattened(annotation)
     if option in SIZES and SIZES[option] != default:
         yield SIZES[option]
+    kinds = list(_inner(annotation))
     if bool in kinds:
         yield not default
-    for kind in kinds:
-        if isinstance(kind, str) and kind != default:
-            yield kind
-
-
-def _flattened(annotation: object) -> list[object]:
-    """Return the members of a union, with the values of each Literal."""
-    if getattr(annotation, "__origin__", None) is Literal:
-        return list(get_args(annotation))
-    members = get_args(annotation)
-    if not members or isinstance(annotation, type):
-        return [annotation]
-    return [entry for member in members for entry in _flattened(member)]
-
-
-def frozen(value: object) -> object:
-    """Convert `value` to a hashable form; `thawed` is the inverse."""
-    if isinstance(value, Mapping):
-        return ("{}", *((key, frozen(entry)) for key, entry in value.items()))
-    if isinstance(value, list):
-        return ("[]", *map(frozen, value))
-    return value
-
-
-def thawed(value: object) -> object:
-    """Undo `frozen`."""
-    if isinstance(value, tuple) and value[:1] == ("{}",):
-        return {key: thawed(entry) for key, entry in value[1:]}
-    if isinstance(value, tuple) and value[:1] == ("[]",):
-        return [thawed(entry) for entry in value[1:]]
-    return value
+    yield from (kind for kind in kinds if isinstance(kind, str) and kind != default)

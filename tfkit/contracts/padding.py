@@ -89,53 +89,35 @@ def packs(case: Case) -> bool:
     return not case.pair and "prefix_length" not in case.needs
 
 
-@contract(
-    "segments of a packed row are independent",
-    "future",
-    capability="packing",
-    when=packs,
-    every_option=True,
-)
+@contract("segments of a packed row are independent", "future", capability="packing", when=packs, every_option=True)
 @torch.no_grad()
 def check_packing(case: Case) -> None:
     """Compare packed texts with the same texts in separate rows."""
-    expect_all(
-        packed(
-            case,
-            [
-                [tokens(1, length, seed=10 * row + length)[0] for length in lengths]
-                for row, lengths in enumerate(PACKED)
-            ],
-        )
-    )
+    rows = [[tokens(1, length, seed=10 * row + length)[0] for length in PACKED[row]] for row in range(len(PACKED))]
+    expect_all(packed(case, rows))
 
 
 def packed(case: Case, rows: Sequence[Rows]) -> Compared:
     """Compare texts that are packed into rows with each text alone."""
     width = max(sum(map(len, texts)) for texts in rows)
-    names = ("ids", "segments", "positions", "real", *case.needs)
-    call = {name: torch.full((len(rows), width), PAD if name == "ids" else 0) for name in names}
+    names = ("ids", "segment_ids", "positions", "real", *case.needs)
+    call = {name: torch.zeros(len(rows), width, dtype=torch.long) for name in names}
     places = []
     for row, texts in enumerate(rows):
         starts = accumulate(map(len, texts), initial=0)
         for number, (start, text) in enumerate(zip(starts, texts, strict=False), 1):
             place = (row, slice(start, start + len(text)))
-            time = torch.arange(len(text))
-            own = {"ids": text, "segments": number, "positions": time, "real": 1}
-            own |= special(case.needs, text[None], 0, torch.zeros(1, dtype=torch.long))
+            own = special(case.needs, text[None]) | {"ids": text, "positions": torch.arange(len(text))}
             for name, value in own.items():
                 call[name][place] = value
+            call["segment_ids"][place], call["real"][place] = number, 1
             places.append((number, text, place))
     if call["real"].all():
         del call["real"]  # which a model may not support
-    full = run(case, segment_ids=call.pop("segments"), **call)
-    for number, text, (row, place) in places:
+    full = run(case, **call)
+    for number, text, place in places:
         for name, value in tokenwise(run(case, text[None])).items():
-            yield (
-                f"{name} of segment {number} in a packed row instead of alone",
-                full[name][row : row + 1, place],
-                value,
-            )
+            yield f"{name} of segment {number} in a packed row instead of alone", full[name][place], value[0]
 
 
 @contract("a text of one token and fully masked rows have finite outputs", "future", every_option=True)
@@ -143,12 +125,8 @@ def check_few(case: Case) -> None:
     """Run a text of one token and a fully padded row, and compute their gradients."""
     ids = tokens(3, 6)
     if case.causal and not case.opens:
-        first = run(case, ids)["hidden"][:, :1]
-        expect_equal(
-            run(case, ids[:, :1])["hidden"],
-            first,
-            "the states of a text of one token instead of those of the first token of a longer text",
-        )
+        what = "the states of a text of one token instead of those of the first token of a longer text"
+        expect_equal(run(case, ids[:, :1])["hidden"], run(case, ids)["hidden"][:, :1], what)
     made = model(case)
     call: Arguments = {"real": torch.tensor([[1] * 6, [0] * 6, [1] * 3 + [0] * 3])}
     if not case.declares("padding"):

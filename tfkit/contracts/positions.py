@@ -26,21 +26,21 @@ HOT = 2  # the query with a temperature
 def check_rotation(case: Case) -> None:
     """Compare outputs with a rotary position, without it, with shifted positions, and with doubled positions."""
     alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
-    rotary = [built("position", "rotary", alone.shape)]
-    turned = alone(x, rotary)
+    rotary = built("position", "rotary", alone.shape)
+    turned = alone(x, position=rotary)
     expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position has no effect")
     shifted = "declares 'rotation', but the output does not depend only on relative positions: with all positions"
-    expect_equal(alone(x, rotary, places + 3), turned, f"{shifted} shifted by 3")
-    apart = far(alone(x, rotary, 2 * places), turned)
+    expect_equal(alone(x, position=rotary, position_ids=places + 3), turned, f"{shifted} shifted by 3")
+    apart = far(alone(x, position=rotary, position_ids=2 * places), turned)
     expect(apart > SAME, "declares 'rotation', but doubling all positions has no effect")
-    _expect_bfloat16(case, rotary[0], "rotation")
+    _expect_bfloat16(case, rotary, "rotation")
 
 
 def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
     """Raise Broken if the part fails with a float32 position and bfloat16 states."""
     alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
     try:
-        result = alone(x, [position]).dtype
+        result = alone(x, position=position).dtype
     except Exception as error:
         raise Broken(f"declares '{capability}', but in bfloat16 {describe(error, case.part)}") from error
     expect(result == torch.bfloat16, f"declares '{capability}', but converts bfloat16 to {result}")
@@ -65,15 +65,15 @@ class Hiding(Position):
 def check_bias(case: Case) -> None:
     """Check that an ALiBi position changes the output, and that a bias of -1e9 hides a key."""
     alone, x = Alone(case), states(2, TIME)
-    sloped = alone(x, [built("position", "alibi", alone.shape)])
+    sloped = alone(x, position=built("position", "alibi", alone.shape))
     expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position has no effect")
-    hiding = [Hiding(Hiding.Config(), alone.shape)]
+    hiding = Hiding(Hiding.Config(), alone.shape)
     other = x.clone()
     other[:, HIDDEN] = states(2, 1, seed=2)[:, 0]
     rest = torch.arange(TIME) != HIDDEN
-    moved = far(alone(other, hiding)[:, rest], alone(x, hiding)[:, rest])
+    moved = far(alone(other, position=hiding)[:, rest], alone(x, position=hiding)[:, rest])
     expect(moved <= SAME, f"declares 'bias', but a bias of -1e9 on token {HIDDEN} does not hide it")
-    _expect_bfloat16(case, hiding[0], "bias")
+    _expect_bfloat16(case, hiding, "bias")
 
 
 class Warming(Position):
@@ -99,7 +99,7 @@ def check_temperature(case: Case) -> None:
     plain, warming = alone(x), Warming(Warming.Config(), alone.shape)
     warming.factors = torch.ones(TIME, dtype=torch.float64)
     warming.factors[HOT] = 3.0
-    warm = alone(x, [warming])
+    warm = alone(x, position=warming)
     expect(far(warm[:, HOT], plain[:, HOT]) > SAME, "declares 'temperature', but a temperature has no effect")
     rest = torch.arange(TIME) != HOT
     moved = far(warm[:, rest], plain[:, rest])
@@ -108,6 +108,6 @@ def check_temperature(case: Case) -> None:
     _expect_bfloat16(case, warming, "temperature")
     if case.declares("bidirectional"):
         warming.factors = torch.zeros(TIME, dtype=torch.float64)
-        cold = Alone(case, both_ways=True)(x, [warming])
+        cold = Alone(case, both_ways=True)(x, position=warming)
         same = far(cold, cold[:, :1].expand_as(cold))
         expect(same <= SAME, "declares 'temperature', but a temperature of 0 does not make the scores of a query equal")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.cache import stepwise
-from tfkit.contracts.calls import PREFIX, Trained, run, tokenwise
+from tfkit.contracts.calls import PREFIX, Arguments, Trained, run, tokenwise
 from tfkit.contracts.expect import EQUAL, SAME, Compared, far
 from tfkit.contracts.padding import apart, in_a_batch, packed
 from tfkit.contracts.saving import reloaded
@@ -201,7 +201,7 @@ def _check(case: Trained, capability: str, what: str) -> None:
         raise NotApplicable(f"{lacking[0]} does not keep {what} separate")
 
 
-def _longest(texts: Texts) -> tuple[Tensor, dict[str, Tensor]]:
+def _longest(texts: Texts) -> tuple[Tensor, Arguments]:
     """Return the longest text [1 time], and its source as an argument."""
     text = max(texts, key=lambda text: len(text.ids))
     return text.ids[None], {} if text.source is None else {"source": text.source[None]}

@@ -52,10 +52,8 @@ class Outcome:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines for this check in a report."""
-        if self.because:
-            yield f"because '{self.because}' failed"
-            return
-        yield f"{self.check.promise}: excepted, because {self.excepted}" if self.excepted else self.check.promise
+        promise = f"{self.check.promise}: excepted, because {self.excepted}" if self.excepted else self.check.promise
+        yield f"because '{self.because}' failed" if self.because else promise
         places: dict[str, list[str]] = {}
         for failure in self.failures:
             places.setdefault(failure.message, []).append(failure.where)
@@ -117,8 +115,7 @@ def render(report: Report, console: Console) -> None:
     for outcome in report.outcomes:
         promise, *failures = outcome.lines()
         text = Text(promise, style="dim" if outcome.holds else "")
-        for line in failures:
-            text.append(f"\n{line}", style="red")
+        text.append("".join(f"\n{line}" for line in failures), style="red")
         table.add_row(Text(f"  {outcome.status}", style=STYLES[outcome.status]), outcome.check.name, text)
     if report.undeclared:
         table.add_row(Text("  -", style="dim"), "", Text(f"not declared: {', '.join(report.undeclared)}", style="dim"))
@@ -131,9 +128,8 @@ def summary(reports: Iterable[Report], console: Console) -> None:
     """Print the number of parts and checks, and the counts by status."""
     reports = list(reports)
     counts = Counter(outcome.status for report in reports for outcome in report.outcomes)
-    parts, checks = len(reports), sum(counts.values())
-    text = Text(f"{parts} {'part' if parts == 1 else 'parts'}, {checks} checks: ")
-    for status in STYLES:
-        if counts[status] or status == "ok":
-            text.append(", " * (status != "ok")).append(f"{counts[status]} {status}", style=STYLES[status])
-    console.print(text)
+    found = [
+        (f"{counts[status]} {status}", style) for status, style in STYLES.items() if counts[status] or status == "ok"
+    ]
+    parts = "1 part" if len(reports) == 1 else f"{len(reports)} parts"
+    console.print(Text(f"{parts}, {counts.total()} checks: ") + Text(", ").join(Text(*one) for one in found))

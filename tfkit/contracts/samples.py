@@ -7,7 +7,7 @@ import importlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ LINES = tuple(
 ODD = (
     "", " ", "  two  spaces ", "a line\nand another\ttab", "Ünïcödé ßtraße", "漢字かな", "🙂👩‍👩‍👧",
     "e\u0301 \u200d \ufeff",
-    "x" * 300, "<s> </s> <pad> <unk> [CLS]", "1234567890 !?,.;:()[]{}", "\x00\x07", "▁ ## ##a", "مرحبا بالعالم",
+    "x" * 300, "<s> </s> <pad> <unk> [CLS]", "1234567890 !?,.;:()[]{}", "\x00\x07", "▁ ## ##a", "مرحبا بالعالم"
 )  # fmt: skip
 
 
@@ -35,63 +35,63 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def _written(name: str, text: str) -> str:
+def _written(name: str, lines: Iterable[str]) -> str:
     path = _folder() / name
-    path.write_text(text, encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(path)
 
 
 def plain_text() -> str:
     """Write a text file with short lines and return its path."""
-    return _written("plain.txt", "\n".join(LINES) + "\n")
+    return _written("plain.txt", LINES)
 
 
 # --- files for shipped parts with a specific format
 
 
 def _parallel_tsv() -> dict[str, object]:
-    return {"file": _written("pairs.tsv", "".join(f"{line}\t{line} too\n" for line in LINES))}
+    return {"file": _written("pairs.tsv", (f"{line}\t{line} too" for line in LINES))}
 
 
 def _csv() -> dict[str, object]:
-    rows = "".join(f'"{line}, and more",{index}\n' for index, line in enumerate(LINES))
-    return {"file": _written("rows.csv", f"sentence,number\n{rows}"), "fields": {"text": "sentence", "label": "number"}}
+    rows = (f'"{line}, and more",{index}' for index, line in enumerate(LINES))
+    return {"file": _written("rows.csv", ("sentence,number", *rows)), "fields": {"text": "sentence", "label": "number"}}
 
 
 def _json_lines() -> dict[str, object]:
-    rows = "".join(json.dumps({"pair": {"en": line, "de": line[::-1]}}) + "\n" for line in LINES)
+    rows = (json.dumps({"pair": {"en": line, "de": line[::-1]}}) for line in LINES)
     return {"file": _written("rows.jsonl", rows), "fields": {"source": "pair.en", "target": "pair.de"}}
 
 
 def _chat() -> dict[str, object]:
     replies = [[{"role": "user", "content": line}, {"role": "assistant", "content": line[::-1]}] for line in LINES]
-    return {"file": _written("chats.jsonl", "".join(json.dumps({"messages": one}) + "\n" for one in replies))}
+    return {"file": _written("chats.jsonl", (json.dumps({"messages": one}) for one in replies))}
+
+
+def _table() -> Path:
+    path = _folder() / "table" / "rows.parquet"
+    path.parent.mkdir(exist_ok=True)
+    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"sentence": list(LINES)}), path)
+    return path
 
 
 def _parquet() -> dict[str, object]:
-    path = _folder() / "rows.parquet"
-    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"sentence": list(LINES)}), path)
-    return {"file": str(path), "fields": {"text": "sentence"}}
+    return {"file": str(_table()), "fields": {"text": "sentence"}}
 
 
 def _datasets() -> dict[str, object]:
-    folder = _folder() / "datasets"
-    folder.mkdir(exist_ok=True)
-    pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"sentence": list(LINES)}), folder / "rows.parquet")
-    return {"folder": str(folder), "fields": {"text": "sentence"}}
+    return {"folder": str(_table().parent), "fields": {"text": "sentence"}}
 
 
 def _conllu() -> dict[str, object]:
-    blocks = []
-    for line in LINES:
-        rows = [
-            "\t".join((str(number), word, word, "X", "_", "_", "0", "dep", "_", "_"))
-            for number, word in enumerate(line.split(), 1)
-        ]
-        blocks.append("\n".join(rows))
-    return {"file": _written("treebank.conllu", "\n\n".join(blocks) + "\n\n")}
+    def rows(line: str) -> Iterator[str]:
+        for number, word in enumerate(line.split(), 1):
+            yield "\t".join((str(number), word, word, "X", "_", "_", "0", "dep", "_", "_"))
+        yield ""
+
+    return {"file": _written("treebank.conllu", (row for line in LINES for row in rows(line)))}
 
 
 def _npy() -> dict[str, object]:
@@ -102,9 +102,8 @@ def _npy() -> dict[str, object]:
 
 def _images() -> dict[str, object]:
     """Write images in plain PPM format, which needs no library."""
-    (_folder() / "pictures" / "one").mkdir(parents=True, exist_ok=True)
     for number in range(24):
-        _written(f"pictures/one/{number:02}.ppm", f"P3 2 2 255 {' '.join([str(number)] * 12)} ")
+        _written(f"pictures/one/{number:02}.ppm", [f"P3 2 2 255 {' '.join([str(number)] * 12)}"])
     return {"folder": str(_folder() / "pictures")}
 
 
@@ -115,7 +114,7 @@ def _audio() -> dict[str, object]:
         with wave.open(str(folder / f"{number:02}.wav"), "wb") as file:
             file.setparams((1, 2, 8000, 0, "NONE", "not compressed"))
             file.writeframes(bytes([number, 0]) * 800)
-    return {"folder": str(_folder() / "sounds"), "rate": 8000}
+    return {"folder": str(folder.parent), "rate": 8000}
 
 
 def _tokenizer_file() -> dict[str, object]:
@@ -125,23 +124,12 @@ def _tokenizer_file() -> dict[str, object]:
 
 
 FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
-    ("corpus", "parallel_tsv"): _parallel_tsv,
-    ("corpus", "csv"): _csv,
-    ("corpus", "json_lines"): _json_lines,
-    ("corpus", "chat"): _chat,
-    ("corpus", "parquet"): _parquet,
-    ("corpus", "datasets"): _datasets,
-    ("corpus", "conllu"): _conllu,
-    ("corpus", "npy"): _npy,
-    ("corpus", "images"): _images,
-    ("corpus", "audio"): _audio,
-    ("tokenizer", "file"): _tokenizer_file,
-}
+    ("corpus", make.__name__[1:]): make
+    for make in (_parallel_tsv, _csv, _json_lines, _chat, _parquet, _datasets, _conllu, _npy, _images, _audio)
+} | {("tokenizer", "file"): _tokenizer_file}
 
 
 def file_options(part: type[Component]) -> dict[str, object]:
     """Return the file options of a shipped part with a specific input format, or no options."""
-    if not part.__module__.startswith("tfkit."):
-        return {}
     make = FILES.get((part.part_slot, part.part_name))
-    return {} if make is None else make()
+    return make() if make is not None and part.__module__.startswith("tfkit.") else {}

@@ -25,12 +25,7 @@ def fitted(case: Case) -> Tokenizer:
     return made
 
 
-@contract(
-    "all ids, including special ids, are within the vocabulary",
-    "built",
-    slots=TOKENIZER,
-    every_option=True,
-)
+@contract("all ids, including special ids, are within the vocabulary", "built", slots=TOKENIZER, every_option=True)
 def check_ids(case: Case) -> None:
     """Encode ordinary and unusual texts; DataError is allowed only for unusual ones."""
     tokenizer = fitted(case)

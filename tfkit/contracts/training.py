@@ -1,10 +1,15 @@
-"""A small model and a small vocabulary to test parts of training and generation."""
+"""A small vocabulary, and a small model and its training, to test parts of training and generation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tfkit.contracts.options import D_MODEL, required
+import torch
+from torch import Tensor
+
+from tfkit.contracts.calls import tokens
+from tfkit.contracts.expect import expect
+from tfkit.contracts.options import D_MODEL, VOCABULARY, required
 from tfkit.contracts.samples import LINES
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
@@ -47,3 +52,45 @@ def small_model(
         "init": {"type": "normal", "std": 0.3},
     }
     return build_model(load_recipe({"tfkit": 1, "model": model}).blueprint(), seed=1).eval()
+
+
+class Trial:
+    """The training of a small model with tied embeddings on a fixed batch of tokens."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, model: Model | None = None) -> None:
+        self.model = model or small_model("causal", "language_model", VOCABULARY, tied=True)
+
+    def logits(self) -> Tensor:
+        """Return the logits of the batch."""
+        logits: Tensor = self.model(input_ids=tokens(4, 9)[:, :-1]).logits
+        return logits
+
+    def loss(self) -> Tensor:
+        """Return the next-token cross-entropy of the batch."""
+        return torch.nn.functional.cross_entropy(self.logits().flatten(0, 1), tokens(4, 9)[:, 1:].flatten())
+
+    def step(self, number: int = 1) -> None:
+        """Take a number of training steps."""
+        for _ in range(number):
+            self.optimizer.zero_grad()
+            torch.autograd.backward(self.loss())
+            self.optimizer.step()
+
+    def learns(self, steps: int) -> None:
+        """Take steps. Raise Broken unless they lower the loss."""
+        first = float(self.loss().detach())
+        self.step(steps)
+        last = float(self.loss().detach())
+        what = f"{steps} steps on the same tokens do not lower the loss: {first:.3f} before, {last:.3f} after"
+        expect(last < first, what)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return copies of all weights of the model."""
+        return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+    def moved(self, before: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of weights that differ from `before`, sorted."""
+        named = self.model.named_parameters()
+        return sorted(name for name, weight in named if not torch.equal(weight, before[name]))

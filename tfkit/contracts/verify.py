@@ -17,7 +17,6 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
 from functools import cached_property, partial
 from io import StringIO
 from types import ModuleType
@@ -120,7 +119,7 @@ class _Trial:
                 outcome = Outcome(check, excepted=self.part.exceptions[check.name])
             if not outcome.holds:
                 self.failed[check.name] = outcome.because or check.name
-            yield self._with_hint(outcome)
+            yield outcome
 
     @cached_property
     def _plain(self) -> list[Case]:
@@ -142,30 +141,24 @@ class _Trial:
 
     def _outcome(self, check: Check) -> Outcome | None:
         """Run a check and return its outcome, or None if it applies to no case."""
-        count = 0
+        count, failures = 0, []
         try:
             for group in self._groups(check):
                 applying = [case for case in group if check.applies(case)]
                 count += len(applying)
-                failures = tuple(failure for case in applying if (failure := _failure(check, case)))
+                failures = [failure for case in applying if (failure := _failure(check, case))]
                 if failures:  # changed options would only repeat the failure
-                    return Outcome(check, failures)
+                    break
         except (Exception, SystemExit) as error:  # from the part's code that determines its capabilities
-            return Outcome(check, (Failure("", describe(error, self.part)),))
-        return Outcome(check) if count else None
-
-    def _with_hint(self, outcome: Outcome) -> Outcome:
-        """Add a hint about the base class if the part could not be built."""
-        hint = foreign(self.part)
-        if outcome.check.name != "built" or not outcome.failures or hint is None:
-            return outcome
-        return replace(outcome, failures=(*outcome.failures, Failure("", hint)))
+            failures = [Failure("", describe(error, self.part))]
+        if failures and check.name == "built" and (hint := foreign(self.part)):
+            failures.append(Failure("", hint))
+        return Outcome(check, tuple(failures)) if count or failures else None
 
     def _left_out(self, check: Check, because: str) -> Outcome | None:
         """Return the outcome of a check that is not run, or None if it applies to no case."""
-        if because != "built" and not any(check.applies(case) for case in self._plain):
-            return None
-        return Outcome(check, because=because)
+        concerned = because == "built" or any(check.applies(case) for case in self._plain)
+        return Outcome(check, because=because) if concerned else None
 
 
 def _failure(check: Check, case: Case) -> Failure | None:

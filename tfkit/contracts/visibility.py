@@ -137,7 +137,7 @@ def moved(case: Case, batch: int, least: float) -> Tensor:
 def reachable(case: Case, time: int = TIME) -> Tensor:
     """Return [query key], True where mask rules let information flow from key to query through the layers."""
     stack, ids = case.blueprint.last, tokens(1, time)
-    needed = special(case.needs, ids, 0, torch.zeros(1, dtype=torch.long))
+    needed = special(case.needs, ids)
     reach = itself = torch.eye(time, dtype=torch.bool)
     for kind in stack.order:
         plan = stack.layers[kind]
