@@ -201,8 +201,8 @@ def test_heads_that_do_not_fit_without_an_output_projection_are_refused() -> Non
         ("attention", "multi_head", {"mask": torch.ones(3, 5, 5).bool()}, "True = visible; got"),
         ("attention", "multi_head", {"mask": "window"}, r"mask must be a part created by tfkit.part"),
         ("attention", "multi_head", {"position": "rotary"}, r"position must be a part created by tfkit.part"),
-        ("embedding", "tokens", {"mask": 1}, "unknown input mask"),
-    ],
+        ("embedding", "tokens", {"mask": 1}, "unknown input mask")
+    ]
 )  # fmt: skip
 def test_a_call_that_a_part_cannot_honour_is_refused_by_name(
     slot: str, name: str, call: dict[str, Any], message: str

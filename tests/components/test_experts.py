@@ -258,8 +258,8 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
         ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "cannot be combined with shared_expert"),
         ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "cannot be nested"),
         ({"expert": {"type": "glu", "d_ff": 3, "shared": True}}, "set `shared` on the experts part instead"),
-        ({"expert": {"type": "glu", "d_ff": 3, "bias": ["gaet"]}}, "gaet"),
-    ],
+        ({"expert": {"type": "glu", "d_ff": 3, "bias": ["gaet"]}}, "gaet")
+    ]
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said) as error:

@@ -194,9 +194,9 @@ def test_a_text_that_is_pooled_ends_at_the_token_that_says_so() -> None:
         "type": "encoder", "d_model": 4, "num_layers": 1, "vocab_size": 9, "embedding": "tokens",
         "layer": {
             "residual": "pre_norm", "norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 8},
+            "feedforward": {"type": "mlp", "d_ff": 8}
         },
-        "head": {"type": "pooled", "pool": "last", "until": 3},
+        "head": {"type": "pooled", "pool": "last", "until": 3}
     }  # fmt: skip
     made = tfkit.build({"tfkit": 1, "model": model}).eval()
     ids = torch.tensor([[1, 3, 3, 2], [4, 5, 6, 7], [4, 5, 6, 3]])

@@ -223,7 +223,7 @@ def test_t5_buckets(causal: bool, buckets: int, most: int) -> None:
 def test_t5_buckets_of_the_paper_s_code() -> None:
     both, past = T5Bias(T5Bias.Config(), ENCODER), T5Bias(T5Bias.Config(), DECODER)
     assert both.bucket(torch.tensor([0, -1, 1, -7, 7, -8, -127, -128, 128, 4000])).tolist() == [
-        0, 1, 17, 7, 23, 8, 15, 15, 31, 31,
+        0, 1, 17, 7, 23, 8, 15, 15, 31, 31
     ]  # fmt: skip
     assert past.bucket(torch.tensor([0, -1, 1, 90, -15, -16, -127, -4000])).tolist() == [0, 1, 0, 0, 15, 16, 31, 31]
 

@@ -77,7 +77,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "softcap": ({"softcap": 1.5}, {"softcap": 1.5}),
     "no-bias": ({"bias": False}, {}),
     "output-bias": ({"bias": ["output"]}, {}),
-    "query-key-bias": ({"bias": ["query", "key"]}, {}),
+    "query-key-bias": ({"bias": ["query", "key"]}, {})
 }  # fmt: skip
 
 

@@ -274,8 +274,7 @@ class Unsegmented(CausalLm):
         join: bool = False
 
     rows_type = but(
-        CausalRows,
-        collate_packed=lambda old, *given: {k: v for k, v in old(*given).items() if k != "segment_ids"},
+        CausalRows, collate_packed=lambda old, *given: {k: v for k, v in old(*given).items() if k != "segment_ids"}
     )
 
 

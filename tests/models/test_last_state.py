@@ -219,35 +219,35 @@ WRONG = [
     (
         recipe(None, {"attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.attention",
-        "'multi_head' has no last state to pass on",
+        "'multi_head' has no last state to pass on"
     ),
     (recipe(None, {"feedforward": {"type": "mlp", "d_ff": 8}}), "model.layer", "no recurrence"),
     (
         recipe(encoder={"num_layers": 2, "layer": {"mixer": "gru"}}),
         "model.encoder.layer.mixer",
-        "layer 0 .*'gru' .*'lstm'",
+        "layer 0 .*'gru' .*'lstm'"
     ),
     (
         recipe(encoder={"num_layers": 2, "mask": "causal", "layer": {"mixer": {"d_hidden": 5}}}),
         "model.encoder.layer.mixer",
-        "of width 5 .* 8",
+        "of width 5 .* 8"
     ),
     (
         recipe("gru", {"mixer": {"type": "gru", "d_hidden": 8}}, encoder={"num_layers": 2}),
         "model.layer.mixer",
-        "of width 16 in the bidirectional encoder .* 8",
+        "of width 16 in the bidirectional encoder .* 8"
     ),
     (
         recipe(layer={"cross_attention": {"type": "multi_head", "num_heads": 2}}),
         "model.layer.cross_attention",
-        "there is no memory to attend to",
+        "there is no memory to attend to"
     ),
     (recipe(memory="last_state", decoder={"num_layers": 2}), "model.memory", "set it in decoder:"),
     (recipe(encoder={"num_layers": 2, "memory": "last_state"}), "model.encoder.memory", "a decoder"),
     (recipe(decoder={"num_layers": 2, "memory": "last"}), "model.decoder.memory", "last_state"),
     (recipe(heads={"topic": {"type": "classifier", "num_classes": 2, "pool": "mean", "reads": "encoder"}}),
      "model.heads.topic.reads", "last state"),
-    (recipe(encoder={"num_layers": 2, "final_norm": "layer_norm"}), "model.encoder.final_norm", "last state"),
+    (recipe(encoder={"num_layers": 2, "final_norm": "layer_norm"}), "model.encoder.final_norm", "last state")
 ]  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def model(position: str, attention: dict[str, Any] = ATTENTION, kind: str = "dec
     said = {
         "type": kind, "d_model": 8, "vocab_size": 23, "num_layers": 2, "max_length": 24, "embedding": "tokens",
         "position": POSITIONS[position], "layer": layer, "head": "language_model",
-        "init": {"type": "normal", "std": 0.4},
+        "init": {"type": "normal", "std": 0.4}
     }  # fmt: skip
     return build_model(load_recipe({"tfkit": 1, "model": said}).blueprint(), seed=1).double().eval()
 

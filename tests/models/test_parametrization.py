@@ -196,8 +196,8 @@ def test_what_is_wrong_is_told(parametrization: Any, message: str) -> None:
         ({"layer": {**MODEL["layer"], "residual": "deep_norm"}}, {"num_layers": 2}, "already scales with depth"),
         ({}, {"encoder.num_layers": 2}, "this model has one stack, the decoder; use num_layers"),
         ({"embedding": "tokens", "head": "language_model"}, {"d_model": 8, "embedding.d_embedding": 4},
-         "the weight 'decoder.embedding.projection.bias' exists only in the base"),
-    ],
+         "the weight 'decoder.embedding.projection.bias' exists only in the base")
+    ]
 )  # fmt: skip
 def test_a_part_that_cannot_follow_is_refused_by_name(model: dict[str, Any], base: Any, message: str) -> None:
     with pytest.raises(RecipeError) as refused:
