@@ -18,6 +18,7 @@ from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count
 
+from ..models.small import small
 from ..sampling import looped
 
 WIDTH, ROWS, TIME = 6, 2, 5
@@ -215,31 +216,8 @@ def test_a_router_in_half_precision_still_scores_in_single() -> None:
 
 
 def recipe(**feedforward: Any) -> dict[str, Any]:
-    experts = {
-        "type": "experts",
-        "num_experts": 4,
-        "num_active": 2,
-        "expert": {"type": "glu", "d_ff": 12},
-        **feedforward,
-    }
-    model = {
-        "type": "decoder",
-        "d_model": 8,
-        "num_layers": 2,
-        "vocab_size": 20,
-        "max_length": 16,
-        "embedding": "tokens",
-        "position": "learned",
-        "layer": {
-            "residual": "pre_norm",
-            "norm": "rms_norm",
-            "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": experts,
-        },
-        "head": "language_model",
-        "init": "xavier",
-    }
-    return {"tfkit": 1, "model": model}
+    sizes = {"num_experts": 4, "num_active": 2, "expert": {"type": "glu", "d_ff": 12}}
+    return small({"norm": "rms_norm", "feedforward": {"type": "experts", **sizes, **feedforward}}, init="xavier")
 
 
 @looped(

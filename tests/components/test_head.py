@@ -16,6 +16,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.shape import Shape
 
+from ..models.small import small
 from ..sampling import looped
 
 SHAPE = Shape(d_model=4, vocab_size=7)
@@ -190,15 +191,8 @@ def test_pooled_gives_a_vector_a_text() -> None:
 
 
 def test_a_text_that_is_pooled_ends_at_the_token_that_says_so() -> None:
-    model = {
-        "type": "encoder", "d_model": 4, "num_layers": 1, "vocab_size": 9, "embedding": "tokens",
-        "layer": {
-            "residual": "pre_norm", "norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 8}
-        },
-        "head": {"type": "pooled", "pool": "last", "until": 3}
-    }  # fmt: skip
-    made = tfkit.build({"tfkit": 1, "model": model}).eval()
+    head = {"type": "pooled", "pool": "last", "until": 3}
+    made = tfkit.build(small(type="encoder", d_model=4, num_layers=1, position="none", head=head)).eval()
     ids = torch.tensor([[1, 3, 3, 2], [4, 5, 6, 7], [4, 5, 6, 3]])
     out = made(ids, attention_mask=torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]]))
     assert torch.equal(out.logits, torch.stack([out.hidden[0, 1], out.hidden[1, 1], out.hidden[2, 3]]))

@@ -16,6 +16,7 @@ from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 
+from ..models.small import small
 from ..sampling import looped
 
 WIDTH, ROWS, TIME = 10, 2, 7
@@ -135,26 +136,6 @@ def test_few_queries_take_the_narrow_way_and_many_the_wide_one() -> None:
     assert part._saves(1) and not part._saves(64 * wide)
 
 
-def recipe(**attention: Any) -> dict[str, Any]:
-    model = {
-        "type": "decoder",
-        "d_model": 8,
-        "num_layers": 1,
-        "vocab_size": 20,
-        "max_length": 16,
-        "embedding": "tokens",
-        "position": "rotary",
-        "layer": {
-            "residual": "pre_norm",
-            "norm": "rms_norm",
-            "attention": {"type": "latent", **SIZES, **attention},
-            "feedforward": {"type": "mlp", "d_ff": 12},
-        },
-        "head": "language_model",
-    }
-    return {"tfkit": 1, "model": model}
-
-
 @looped(
     ("options", "said"),
     [
@@ -166,4 +147,4 @@ def recipe(**attention: Any) -> dict[str, Any]:
 )
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        load_recipe(recipe(**options)).blueprint()
+        load_recipe(small({"attention": {"type": "latent", **SIZES, **options}}, position="rotary")).blueprint()

@@ -15,6 +15,8 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 
+from .small import small
+
 
 def parameters(blueprint: Blueprint) -> int:
     """Counted on the built model, each once; equal to the account made from the distinct layers alone."""
@@ -65,52 +67,24 @@ def test_heads_change_no_size(heads):
 
 def test_small_translator():
     """9,038,341: 3 + 3 layers, two vocabularies, learned positions, nothing tied (data/README.md, and by hand)."""
-    recipe = {
-        "tfkit": 1,
-        "model": {
-            "type": "encoder_decoder",
-            "d_model": 256,
-            "max_length": 100,
-            "num_layers": 3,
-            "embedding": "tokens",
-            "position": "learned",
-            "layer": {
-                "residual": "post_norm",
-                "norm": "layer_norm",
-                "attention": {"type": "multi_head", "num_heads": 8},
-                "feedforward": {"type": "mlp", "d_ff": 512},
-            },
-            "encoder": {"vocab_size": 7_853},
-            "decoder": {"vocab_size": 5_893},
-            "head": {"type": "language_model", "bias": True},
-        },
-    }
-    attention, norm, feedforward = 4 * (256**2 + 256), 2 * 256, 2 * 256 * 512 + 512 + 256
+    sizes = {"type": "encoder_decoder", "d_model": 256, "max_length": 100, "num_layers": 3}
+    sides = {"encoder": {"vocab_size": 7_853}, "decoder": {"vocab_size": 5_893}}
+    attention, feedforward = {"type": "multi_head", "num_heads": 8}, {"type": "mlp", "d_ff": 512}
+    layer = {"residual": "post_norm", "attention": attention, "feedforward": feedforward}
+    recipe = small(layer, **sizes, **sides, head={"type": "language_model", "bias": True})
+    del recipe["model"]["vocab_size"]
+    attend, norm, up = 4 * (256**2 + 256), 2 * 256, 2 * 256 * 512 + 512 + 256
     tables = (7_853 + 5_893 + 2 * 100) * 256
-    layers = 3 * (attention + feedforward + 2 * norm) + 3 * (2 * attention + feedforward + 3 * norm)
+    layers = 3 * (attend + up + 2 * norm) + 3 * (2 * attend + up + 3 * norm)
     by_hand = tables + layers + 5_893 * (256 + 1)
     assert parameters(load_recipe(recipe).blueprint()) == by_hand == 9_038_341
 
 
-LLAMA_2_70B = {
-    "tfkit": 1,
-    "model": {
-        "type": "decoder",
-        "d_model": 8192,
-        "vocab_size": 32_000,
-        "max_length": 4096,
-        "num_layers": 80,
-        "embedding": "tokens",
-        "position": "rotary",
-        "layer": {
-            "residual": "pre_norm",
-            "norm": "rms_norm",
-            "attention": {"type": "multi_head", "num_heads": 64, "num_kv_heads": 8, "bias": False},
-            "feedforward": {"type": "glu", "d_ff": 28_672, "bias": False},
-        },
-        "head": "language_model",
-    },
-}
+ATTENTION = {"type": "multi_head", "num_heads": 64, "num_kv_heads": 8, "bias": False}
+LLAMA_2_70B = small(
+    {"norm": "rms_norm", "attention": ATTENTION, "feedforward": {"type": "glu", "d_ff": 28_672, "bias": False}},
+    d_model=8192, vocab_size=32_000, max_length=4096, num_layers=80, position="rotary",
+)
 BUILD = """
 import json, resource, sys, time
 from tfkit.models import build_model
@@ -138,40 +112,20 @@ def test_seventy_billion_parameters_take_no_memory():
 
 # ------------------------------------------------------------------------------------------------- repeatable builds
 
-SMALL = {
-    "tfkit": 1,
-    "model": {
-        "type": "decoder",
-        "d_model": 16,
-        "vocab_size": 30,
-        "max_length": 8,
-        "num_layers": 2,
-        "embedding": "tokens",
-        "position": "learned",
-        "layer": {
-            "residual": "pre_norm",
-            "norm": "layer_norm",
-            "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 32},
-        },
-        "head": {"type": "language_model", "tied": True},
-    },
-}
 
-
-def small(**options: Any) -> Model:
-    return build_model(load_recipe(SMALL).blueprint(), **options)
+def built(**options: Any) -> Model:
+    return build_model(load_recipe(small(head={"type": "language_model", "tied": True})).blueprint(), **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dtype_rounds_the_same_weights(dtype):
-    exact, rounded = small().state_dict(), small(dtype=dtype).state_dict()
+    exact, rounded = built().state_dict(), built(dtype=dtype).state_dict()
     assert {value.dtype for value in rounded.values()} == {dtype}
     assert all(torch.equal(exact[name].to(dtype), rounded[name]) for name in exact)
 
 
 def test_devices():
-    assert {weight.device.type for weight in small(device=torch.device("cpu")).parameters()} == {"cpu"}
-    meta = small(device="meta", dtype=torch.bfloat16)
+    assert {weight.device.type for weight in built(device=torch.device("cpu")).parameters()} == {"cpu"}
+    meta = built(device="meta", dtype=torch.bfloat16)
     assert {(weight.device.type, weight.dtype) for weight in meta.parameters()} == {("meta", torch.bfloat16)}
     assert meta.head.output.weight is meta.stack("decoder").embedding.tokens.weight

@@ -13,19 +13,13 @@ import tfkit
 from tfkit.models import Model
 
 from ..sampling import looped
+from .small import small
 
 
 @cache
 def model(kind: str = "decoder") -> Model:
-    layer = {
-        "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": 2},
-        "feedforward": {"type": "mlp", "d_ff": 8},
-    }
     embedding = {"type": "tokens", **({"segments": 2} if kind == "encoder" else {})}
-    sizes = {"d_model": 8, "vocab_size": 20, "num_layers": 1, "max_length": 12}
-    parts = {"embedding": embedding, "position": "learned", "layer": layer, "head": "language_model"}
-    return tfkit.build({"tfkit": 1, "model": {"type": kind, **sizes, **parts}}).eval()
+    return tfkit.build(small(type=kind, num_layers=1, max_length=12, embedding=embedding)).eval()
 
 
 def ids(length: int = 5, rows: int = 2, value: int = 3) -> Tensor:
