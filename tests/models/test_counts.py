@@ -83,7 +83,11 @@ def test_small_translator():
 ATTENTION = {"type": "multi_head", "num_heads": 64, "num_kv_heads": 8, "bias": False}
 LLAMA_2_70B = small(
     {"norm": "rms_norm", "attention": ATTENTION, "feedforward": {"type": "glu", "d_ff": 28_672, "bias": False}},
-    d_model=8192, vocab_size=32_000, max_length=4096, num_layers=80, position="rotary",
+    d_model=8192,
+    vocab_size=32_000,
+    max_length=4096,
+    num_layers=80,
+    position="rotary",
 )
 BUILD = """
 import json, resource, sys, time

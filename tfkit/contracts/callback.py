@@ -16,7 +16,7 @@ from tfkit.contracts.cases import Case, load
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import expect
 from tfkit.models.build import build_model
-from tfkit.training.callback import Callback, Tensors, Tracker, Training
+from tfkit.training.callback import Callback, Tracker, Training
 from tfkit.training.checkpoint import Progress
 from tfkit.training.progress import Reporter
 
@@ -103,10 +103,8 @@ def check_averages(case: Case) -> None:
     with tried(case) as trial:
         for event in trial.events():
             weights, declared = trial.callback.weights(), "averages" in trial.callback.capabilities
-            expect(
-                declared or weights is None,
-                f"after {event}, weights() is not None; declare capabilities = {{'averages'}}",
-            )
+            what = f"after {event}, weights() is not None; declare capabilities = {{'averages'}}"
+            expect(declared or weights is None, what)
             expect(not declared or weights is not None, f"declares 'averages', but weights() is None after {event}")
             shapes = {name: value.shape for name, value in trial.training.model.named_parameters()}
             odd = [name for name, value in (weights or {}).items() if shapes.get(name) != value.shape]
@@ -130,14 +128,7 @@ def check_callback_state(case: Case) -> None:
         second.callback.load({name: value.clone() for name, value in first.callback.state().items()})
         for _ in second.events():
             pass
-        for what, one, other in (
-            ("state", whole.callback.state(), second.callback.state()),
-            ("weights", whole.callback.weights() or {}, second.callback.weights() or {}),
-        ):
-            expect(
-                one.keys() == other.keys() and not _differing(one, other), f"the {what} of a resumed callback differs"
-            )
-
-
-def _differing(one: Tensors, other: Tensors) -> list[str]:
-    return [name for name, value in one.items() if not torch.equal(value, other[name])]
+        for what in ("state", "weights"):
+            one, other = (getattr(trial.callback, what)() or {} for trial in (whole, second))
+            same = one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+            expect(same, f"the {what} of a resumed callback differs")

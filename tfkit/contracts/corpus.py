@@ -21,21 +21,14 @@ def made(case: Case, **changed: object) -> Corpus:
     return corpus
 
 
-def read(case: Case) -> list[Example]:
-    """Return all examples of the corpus."""
-    return made(case).examples()
-
-
 @contract("every example has exactly the declared fields, each a text", "built", slots=CORPUS, every_option=True)
 def check_fields(case: Case) -> None:
     """Check the fields of every example."""
     corpus = made(case)
     examples = corpus.examples()
     expect(corpus.fields, 'declares no fields; set fields = ("text",), for example')
-    expect(
-        isinstance(examples, list) and examples,
-        f"examples returns {'an empty list' if examples == [] else type(examples).__name__}, not a list of examples",
-    )
+    found = "an empty list" if examples == [] else type(examples).__name__
+    expect(isinstance(examples, list) and examples, f"examples returns {found}, not a list of examples")
     for number, example in enumerate(examples, 1):
         fields = ", ".join(example) or "nothing"
         expect(set(example) == set(corpus.fields), f"example {number} has {fields}, not {', '.join(corpus.fields)}")
@@ -48,7 +41,7 @@ def check_repeatable(case: Case) -> None:
     """Read a corpus twice, then another one with equal options."""
     corpus = made(case)
     first, again = corpus.examples(), corpus.examples()
-    for other, how in ((again, "a second reading"), (read(case), "a second corpus with equal options")):
+    for other, how in ((again, "a second reading"), (made(case).examples(), "a second corpus with equal options")):
         if first != other:
             raise Broken(f"{how} yields {_difference(first, other)}")
 
@@ -63,7 +56,7 @@ def _difference(first: list[Example], second: list[Example]) -> str:
 @contract("a limit takes the first examples", "fields", slots=CORPUS)
 def check_limit(case: Case) -> None:
     """Read with limit: 2, and with a limit above the number of examples."""
-    examples = read(case)
+    examples = made(case).examples()
     two = made(case, limit=2).examples()
     expect(two == examples[:2], f"limit: 2 yields {len(two)} examples, not the first two of {len(examples)}")
     more = made(case, limit=len(examples) + 5).examples()

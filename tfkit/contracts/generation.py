@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +22,9 @@ ROWS, TIME = 4, 7
 WRITTEN = (0, 3, 1, 5)  # number of generated tokens per row
 
 
-def rule_of(case: Case) -> LogitsRule:
+def rule_of(case: Case) -> Any:
     """Build the rule, bound to a vocabulary of letters."""
-    rule: LogitsRule = case.config.build()
+    rule: LogitsRule | StopRule = case.config.build()
     rule.bind(letters())
     return rule
 
@@ -101,22 +102,15 @@ def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
     return rows
 
 
-def stop_of(case: Case) -> StopRule:
-    """Build the rule, bound to a vocabulary of letters."""
-    rule: StopRule = case.config.build()
-    rule.bind(letters())
-    return rule
-
-
 @contract("done is a boolean and deterministic", "built", slots=STOP, every_option=True)
 def check_done(case: Case) -> None:
     """Call `done` at each step of two texts, then backwards, with the same rule and with a new one."""
-    rows, rule = rows_of(LINES[:2]), stop_of(case)
+    rows, rule = rows_of(LINES[:2]), rule_of(case)
     answers = [rule.done(row) for row in rows]
     for answer in answers:
         expect(isinstance(answer, bool), f"done returns {answer!r}, not True or False")
     for place in reversed(range(len(rows))):
-        again = rule.done(rows[place]), stop_of(case).done(rows[place])
+        again = rule.done(rows[place]), rule_of(case).done(rows[place])
         expect(
             again == (answers[place],) * 2, f"done for a text of {len(rows[place].ids)} tokens depends on earlier calls"
         )
@@ -125,7 +119,7 @@ def check_done(case: Case) -> None:
 @contract("only the end of a text is cut", "done", slots=STOP, every_option=True)
 def check_cut(case: Case) -> None:
     """Check that the remaining ids and text are prefixes."""
-    rule = stop_of(case)
+    rule = rule_of(case)
     for row in rows_of(LINES[:2]):
         ids, text = list(rule.cut_ids(row.ids)), rule.cut_text(row.text)
         expect(ids == list(row.ids)[: len(ids)], f"cut_ids turns {list(row.ids)} into {ids}, which is not a prefix")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
@@ -28,11 +29,6 @@ def scored(metric: Metric, outputs: Sequence[str], references: Sequence[str]) ->
     return float(score)
 
 
-def sampled(metric: Metric) -> tuple[Sequence[str], Sequence[str]]:
-    """Return references and wrong outputs, from the metric if it provides samples."""
-    return metric.samples or (REFERENCES, WRONG)
-
-
 def reads(kind: str) -> Callable[[Case], bool]:
     """Return a condition that is true if the metric reads `kind`, "loss" or "text"."""
     return lambda case: issubclass(case.part, MetricFacts) and case.part.reads == kind
@@ -45,11 +41,8 @@ def check_reads(case: Case) -> None:
     kind = metric.reads
     expect(kind in ("loss", "text"), f'declares reads = {kind!r}; use "loss" or "text"')
     required = metric.measures()
-    capabilities = ", ".join(OF_OBJECTIVES)
-    expect(
-        required in OF_OBJECTIVES,
-        f"declares compares = {required!r}, which no objective declares; available: {capabilities}",
-    )
+    what = f"declares compares = {required!r}, which no objective declares; available: {', '.join(OF_OBJECTIVES)}"
+    expect(required in OF_OBJECTIVES, what)
     try:
         if kind == "loss":
             metric.score(list(REFERENCES), list(REFERENCES))
@@ -65,14 +58,12 @@ def check_perfect(case: Case) -> None:
     """Score perfect outputs, then outputs with more and more wrong rows."""
     metric = case.config.build()
     sign = 1 if metric.higher_is_better else -1
-    right, bad = sampled(metric)
+    right, bad = metric.samples or (REFERENCES, WRONG)
     scores = [scored(metric, (*bad[:wrong], *right[wrong:]), right) for wrong in range(len(bad) + 1)]
     best = scores[0]
     for wrong, score in enumerate(scores[1:], 1):
-        expect(
-            sign * score <= sign * best,
-            f"perfect outputs score {best:g}, but {score:g}, which is better, with {wrong} wrong",
-        )
+        what = f"perfect outputs score {best:g}, but {score:g}, which is better, with {wrong} wrong"
+        expect(sign * score <= sign * best, what)
     expect(scores[-1] != best, f"perfect outputs and entirely wrong outputs both score {best:g}")
 
 
@@ -80,7 +71,7 @@ def check_perfect(case: Case) -> None:
 def check_order(case: Case) -> None:
     """Score the same pairs in different orders, and again in the first one."""
     metric = case.config.build()
-    right, bad = sampled(metric)
+    right, bad = metric.samples or (REFERENCES, WRONG)
     outputs = (bad[0], *right[1:])
     first = scored(metric, outputs, right)
     for order in ((2, 1, 0), (1, 2, 0), (0, 1, 2)):
@@ -107,9 +98,6 @@ def check_loss_order(case: Case) -> None:
     scores = [metric.from_loss(loss) for loss in LOSSES]
     for loss, score in zip(LOSSES, scores, strict=True):
         expect(isinstance(score, (int, float)) and math.isfinite(score), f"a loss of {loss:g} scores {score!r}")
-    for place in range(1, len(LOSSES)):
-        better, worse = scores[place - 1], scores[place]
-        what = (
-            f"a loss of {LOSSES[place]:g} scores {worse:g}, better than {better:g} for a loss of {LOSSES[place - 1]:g}"
-        )
+    for (low, better), (high, worse) in pairwise(zip(LOSSES, scores, strict=True)):
+        what = f"a loss of {high:g} scores {worse:g}, better than {better:g} for a loss of {low:g}"
         expect(sign * worse <= sign * better, what)

@@ -91,11 +91,8 @@ def check_items(case: Case) -> None:
             )
     lengths = np.asarray(trial.objective.rows.lengths(items))
     expect(len(lengths) == len(items), f"lengths returns {len(lengths)} values for {len(items)} items")
-    longest = int(lengths.max())
-    expect(
-        lengths.min() >= 1 and longest <= MAX_LENGTH,
-        f"items have {int(lengths.min())} to {longest} positions; expected 1 to {MAX_LENGTH}",
-    )
+    least, most = int(lengths.min()), int(lengths.max())
+    expect(least >= 1 and most <= MAX_LENGTH, f"items have {least} to {most} positions; expected 1 to {MAX_LENGTH}")
     again = ObjectiveTrial(case).items()
     same = len(again) == len(items) and all(_same(one, other) for one, other in zip(items, again, strict=True))
     expect(same, "preparing the same examples again yields different items")
@@ -125,10 +122,8 @@ def evaluated(trial: ObjectiveTrial, model: Model, batch: Batch, training: bool 
     loss = trial.objective.loss(model, batch, training=training)
     expect(loss.total.dim() == 0, f"the loss has shape {list(loss.total.shape)}; expected a scalar")
     expect(bool(torch.isfinite(loss.total)), f"the loss is {float(loss.total.detach())}, which is not finite")
-    expect(
-        isinstance(loss.count, int) and loss.count > 0,
-        f"the loss has count {loss.count!r}; expected a positive number of targets",
-    )
+    counts = isinstance(loss.count, int) and loss.count > 0
+    expect(counts, f"the loss has count {loss.count!r}; expected a positive number of targets")
     return loss
 
 
@@ -226,11 +221,8 @@ def check_vocabularies(case: Case) -> None:
     trial.tokenizer = trial.tokenizer.beside(source)
     batch = trial.batch(trial.items())
     for example, ids in zip(trial.examples, batch["input_ids"].tolist(), strict=True):
-        text = source.decode(ids)
-        expect(
-            text == example["source"],
-            f"the source {example['source']!r} is not encoded with its own tokenizer: its ids decode to {text!r}",
-        )
+        text, own = source.decode(ids), example["source"]
+        expect(text == own, f"the source {own!r} is not encoded with its own tokenizer: its ids decode to {text!r}")
     expect(torch.equal(batch["labels"], alone["labels"]), "a separate source tokenizer changes the target ids")
 
 
@@ -238,24 +230,18 @@ def check_vocabularies(case: Case) -> None:
 def check_unusable(case: Case) -> None:
     """Prepare examples without a field and without text, and bind a vocabulary without a required token."""
     trial = ObjectiveTrial(case)
-    without = {field: text for field, text in trial.examples[0].items() if field != trial.fields[-1]}
+    rows, last = trial.objective.rows, trial.fields[-1]
+    without = {field: text for field, text in trial.examples[0].items() if field != last}
     empty = dict.fromkeys(trial.fields, "")
     faults: dict[str, Callable[[], object]] = {
-        f"an example without '{trial.fields[-1]}'": lambda: trial.objective.rows.prepare(
-            [without], trial.tokenizer, MAX_LENGTH
-        ),
-        "only empty examples": lambda: trial.objective.rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
+        f"an example without '{last}'": lambda: rows.prepare([without], trial.tokenizer, MAX_LENGTH),
+        "only empty examples": lambda: rows.prepare([empty], trial.tokenizer, MAX_LENGTH),
     }
-    for role in trial.objective.rows.required:
-        faults[f"a tokenizer without the special token for {role}"] = partial(_bind_without, trial, role)
+    for role in rows.required:
+        faults[f"a tokenizer without the special token for {role}"] = partial(rows.bind, letters(**{role: None}))
     for what, use in faults.items():
         try:
             use()
         except DataError:
             continue
         raise Broken(f"{what}: no error; raise a DataError")
-
-
-def _bind_without(trial: ObjectiveTrial, role: str) -> None:
-    """Bind a tokenizer without the special token for `role`."""
-    trial.objective.rows.bind(letters(**{role: None}))

@@ -37,14 +37,8 @@ def check_pure(case: Case) -> None:
     """Compute the learning rates in reverse order, and with a second schedule, as a resumed run does."""
     schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
     lrs = rates(schedule, total, d_model)
-    for step in range(total, 0, -1):
+    for step, rate in reversed([*enumerate(lrs, 1)]):
         again = schedule.lr(step, total, d_model)
-        expect(
-            again == lrs[step - 1],
-            f"step {step} has the learning rate {lrs[step - 1]:g} at first, but {again:g} in a second call",
-        )
+        expect(again == rate, f"step {step} has the learning rate {rate:g} at first, but {again:g} in a second call")
         resumed = case.config.build().lr(step, total, d_model)
-        expect(
-            resumed == lrs[step - 1],
-            f"a run resumed at step {step} has the learning rate {resumed:g}, not {lrs[step - 1]:g}",
-        )
+        expect(resumed == rate, f"a run resumed at step {step} has the learning rate {resumed:g}, not {rate:g}")

@@ -45,18 +45,13 @@ def check_shapes(case: Case) -> None:
         for name, actual in [*kept, ("the model", out["hidden"].dtype)]:
             expect(actual == dtype, f"{name} returns {actual} for weights in {dtype}")
         for name, value in out.items():
-            expect(
-                value.shape == exact[name].shape,
-                f"{name} has shape {list(value.shape)} in {dtype}, but {list(exact[name].shape)} in float64",
-            )
-            numbers = value.is_floating_point() and value.shape[0] == 3
-            expect(numbers, f"{name} has dtype {value.dtype} and shape {list(value.shape)}")
-    head = case.blueprint.head
-    if head is not None and isinstance(made.head, TokenHead) and case.slot != "head":
-        expect(
-            out["logits"].shape[-1] == VOCABULARY,
-            f"logits have shape {list(out['logits'].shape)}; expected a last axis of {VOCABULARY}",
-        )
+            shape, wanted = list(value.shape), list(exact[name].shape)
+            expect(shape == wanted, f"{name} has shape {shape} in {dtype}, but {wanted} in float64")
+            numbers = value.is_floating_point() and shape[0] == 3
+            expect(numbers, f"{name} has dtype {value.dtype} and shape {shape}")
+    if isinstance(made.head, TokenHead) and case.slot != "head":
+        shape = list(out["logits"].shape)
+        expect(shape[-1] == VOCABULARY, f"logits have shape {shape}; expected a last axis of {VOCABULARY}")
 
 
 def _watched(case: Case, made: Model) -> list[RemovableHandle]:
