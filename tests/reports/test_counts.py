@@ -1,22 +1,29 @@
-"""Counts without weights against real models, real forwards and formulas worked out by hand."""
+"""Counts without weights against real models, real forwards and formulas worked out by hand; lengths of texts."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner, Result
 from torch import Tensor
 
 from tests.work import work
+from tfkit.cli.main import WRONG, main
 from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
+from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.reports.counts import Counts, count, count_parameters
+from tfkit.reports.counts import Counts, count, count_parameters, default_length
 
+from ..recipe.small import GONE, read_again, small
 from ..sampling import looped
 
 LAYER = {
@@ -85,7 +92,7 @@ MODELS = {
 MODELS["shared_kinds"] = {key: value for key, value in MODELS["shared_kinds"].items() if key != "num_layers"}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@looped("name", MODELS)
 def test_parameters_equal_those_of_the_built_model(name: str) -> None:
     plan = blueprint(MODELS[name])
     weights = list(build_model(plan).parameters())
@@ -93,28 +100,6 @@ def test_parameters_equal_those_of_the_built_model(name: str) -> None:
     assert counts.total.parameters == count_parameters(plan) == sum(weight.numel() for weight in weights)
     assert counts.trainable == sum(weight.numel() for weight in weights if weight.requires_grad)
     assert sum(row.cost.parameters for row in counts.rows) == counts.total.parameters
-
-
-@looped("name", ["tied", "kinds", "shared_layers", "memory", "paired", "prefix"])
-def test_cache_equals_a_real_decode_state(name: str) -> None:
-    plan = blueprint(MODELS[name])
-    model = build_model(plan).eval()
-    state = model.new_state()
-    ids = torch.randint(100, (2, 12))
-    inputs = {"input_ids": ids}
-    if name == "paired":
-        inputs["decoder_input_ids"] = ids
-    if name == "memory":
-        inputs["encoder_hidden_states"] = torch.randn(2, 12, 20)
-    if name == "prefix":
-        inputs["prefix_length"] = torch.tensor([3, 4])
-    with torch.no_grad():
-        model(**inputs, state=state)
-    assert count(plan, 12, 2).total.cache_bytes == state.bytes() > 0
-
-
-def test_an_encoder_has_no_cache() -> None:
-    assert count(blueprint(MODELS["encoder"])).total.cache_bytes == 0
 
 
 def kept_by_a_real_forward(plan: Blueprint, ids: Tensor) -> int:
@@ -232,17 +217,120 @@ def test_sizes_beyond_64_bits_are_refused_in_a_sentence() -> None:
         count(endless, length=2**40)
 
 
-@pytest.mark.parametrize(("length", "batch"), [(0, 1), (8, 0), (-1, 1)])
-def test_impossible_calls_are_refused(length: int, batch: int) -> None:
-    with pytest.raises(UsageError, match="must be at least 1"):
+@looped(
+    ("length", "batch", "message"),
+    [
+        (0, 1, "must be at least 1"),
+        (8, 0, "must be at least 1"),
+        (-1, 1, "must be at least 1"),
+        (65, 1, "length 65 exceeds the decoder's max_length 64"),
+    ],
+)
+def test_impossible_calls_are_refused(length: int, batch: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         count(blueprint(MODEL), length, batch)
 
 
-def test_a_length_beyond_max_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="length 65 exceeds the decoder's max_length 64"):
-        count(blueprint(MODEL), 65)
+# ------------------------------------------------------------------------------------------------------ decode caches
+
+HEADS = {"type": "multi_head", "num_heads": 4}
+WINDOW = {"mask": {"type": "window", "size": 6}}
+LAYERS: dict[str, dict[str, Any]] = {
+    "heads": {"attention": HEADS},
+    "grouped": {"attention": HEADS | {"num_kv_heads": 2, "value_dim": 6}},
+    "one_head": {"attention": HEADS | {"num_kv_heads": 1}},
+    "window": {"attention": HEADS} | WINDOW,
+    "long_window": {"attention": HEADS, "mask": {"type": "window", "size": 100}},
+    "latent": {"attention": {"type": "latent", "num_heads": 4, "kv_rank": 8, "head_dim": 4, "rotary_head_dim": 2}},
+    "differential": {"attention": {"type": "differential", "num_heads": 4}} | WINDOW,
+    "linear": {"attention": {"type": "linear", "num_heads": 4}},
+    "performer": {"attention": {"type": "performer", "num_heads": 4}},
+    "lstm": {"mixer": "lstm"},
+    "lstm_that_reads": {"mixer": "lstm", "cross_attention": HEADS},
+    "mamba": {"mixer": "mamba"},
+    "short_convolution": {"mixer": "short_convolution"},
+    "shared": {"attention": HEADS, "shared": True},
+    "shared_attention": {"attention": HEADS | {"shared": True}},
+}
+CACHES = [
+    *((name, "decoder") for name in LAYERS if name != "lstm_that_reads"),
+    *((name, "encoder_decoder") for name in ("grouped", "window", "latent", "linear", "lstm_that_reads")),
+]
 
 
-def test_the_default_length_is_max_length_or_512() -> None:
-    assert count(blueprint(MODEL)).length == 64
-    assert count(blueprint({**MODEL, "max_length": "none", "position": "sinusoidal"})).length == 512
+def cached(layer: dict[str, Any], kind: str = "decoder", **more: Any) -> Blueprint:
+    """A small model of such layers."""
+    sides = {"encoder": {"num_layers": 1}, "decoder": {"num_layers": 3}} if kind != "decoder" else {}
+    parts = {"norm": "layer_norm", "attention": GONE, "feedforward": {"type": "mlp", "d_ff": 24}}
+    return load_recipe(small(parts | layer, type=kind, d_model=16, num_layers=3, **sides, **more)).blueprint()
+
+
+def held(plan: Blueprint, rows: int, prompt: int, length: int) -> int:
+    """Bytes of the state after a prompt and the tokens after it, up to `length`, from a source of that length."""
+    with evaluating(model := build_model(plan)):
+        sources = [[3 + row] * length for row in range(rows)] if plan.encoder is not None else None
+        stepper = Stepper(model, [[1 + row] * prompt for row in range(rows)], sources, rooms=[length] * rows)
+        for _ in range(length - prompt):
+            stepper.logits()
+            stepper.append(torch.ones(rows, dtype=torch.long))
+        stepper.logits()
+    assert stepper.state is not None and stepper.state.length == length
+    return stepper.state.bytes()
+
+
+@looped(("name", "kind"), CACHES)
+def test_a_cache_is_as_large_as_foretold(name: str, kind: str) -> None:
+    plan = cached(LAYERS[name], kind)
+    assert count(plan, 12, 2).total.cache_bytes == held(plan, 2, 9, 12) > 0
+
+
+def test_a_window_bounds_the_cache_and_layers_that_differ_hold_what_each_needs() -> None:
+    window, token = cached(LAYERS["window"]), 2 * 16 * 4
+    assert count(window, 4).total.cache_bytes == held(window, 1, 1, 4) == 3 * 4 * token  # not full yet
+    assert count(window, 100).total.cache_bytes == count(window, 1000).total.cache_bytes
+    plan = cached(LAYERS["heads"], layers={"near": WINDOW, "far": {}}, pattern=["near", "near", "far"])
+    assert count(plan, 40).total.cache_bytes == held(plan, 1, 3, 40) == token * (5 + 5 + 40)
+    assert count(blueprint(MODELS["encoder"])).total.cache_bytes == 0
+
+
+# ------------------------------------------------------------------------------------- how long a text may be, in show
+
+LONG = small(position={"type": "learned", "max_length": 24})
+
+
+@looped(
+    ("position", "max_length", "length"),
+    [
+        ("{type: learned, max_length: 24}", "none", 24),
+        ("{type: learned, max_length: 24}", "16", 16),
+        ("[{type: learned, max_length: 24}, {type: learned, max_length: 20}]", "none", 20),
+        ("[{type: learned, max_length: 24}, rotary]", "none", 24),
+        ("rotary", "none", 512),
+    ],
+)
+def test_the_shortest_length_holds(position: str, max_length: str, length: int) -> None:
+    recipe = load_recipe(LONG, sets=[f"model.position={position}", f"model.max_length={max_length}"])
+    assert default_length(recipe.blueprint()) == count(recipe.blueprint()).length == length
+    assert read_again(recipe).blueprint() == recipe.blueprint()
+
+
+def test_of_two_stacks_each_has_its_own_length() -> None:
+    sets = ["model.type=encoder_decoder", "model.encoder.position={type: learned, max_length: 12}"]
+    plans = load_recipe(LONG, sets=sets).blueprint().stacks()
+    assert [plan.max_length for plan in plans] == [12, 24]
+
+
+def test_the_length_that_a_position_holds_in_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(LONG))
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(main, list(words))
+
+    assert "At length 24," in run("show", "mine.yaml").stdout
+    assert run("show", "mine.yaml", "--length", "9").exit_code == 0
+    longer = run("show", "mine.yaml", "--length", "25")
+    assert (longer.exit_code, longer.stderr) == (WRONG, "tfkit: length 25 exceeds the decoder's max_length 24\n")
+    place = re.escape("model.max_length: 24\n  derived from model.position: mine.yaml:")
+    assert re.match(place, run("explain", "mine.yaml", "model.max_length").stdout)
+    assert re.search(r"max_length: 24  # mine.yaml:\d+:\d+, from model.position", load_recipe("mine.yaml").resolved())
