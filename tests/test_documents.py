@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tfkit.cli.main import main
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
 
 from . import reference
-from .documents import DOCUMENTS, KINDS, ROOT, Block, between, blocks, words_of, write_files
+from .documents import DOCUMENTS, KINDS, ROOT, between, blocks, words_of, write_files
 from .interop import proofs
+from .recipe.small import small
 from .sampling import looped
 
 pytestmark = pytest.mark.full
@@ -27,11 +28,8 @@ EXTEND = ROOT / "tfkit" / "README.md"
 PARTS = ROOT / "tfkit" / "components" / "README.md"
 RECIPES = ROOT / "recipes" / "README.md"
 LINES = "anna\nbob\ncarla\ndora\nemil\nfrieda\n" * 20
-SHORT = (
-    "train.steps=2",
-    "train.evaluate_every=2",
-    "train.checkpoint_every=2",
-)  # so that a documented training is quick
+# so that a documented training is quick
+SHORT = ("train.steps=2", "train.evaluate_every=2", "train.checkpoint_every=2")
 
 
 @pytest.fixture
@@ -47,8 +45,13 @@ def printed(text: str) -> list[str]:
     return [re.sub(r"off by \d\.\de-\d\d", "off by ...", line.rstrip()) for line in text.splitlines()]
 
 
-def label(block: Block) -> str:
-    return block.label
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def each_block(what: str) -> pytest.MarkDecorator:
+    """Parametrize a test with the blocks of one kind."""
+    return pytest.mark.parametrize("block", blocks(what), ids=lambda block: block.label)
 
 
 def test_every_mark_is_known():
@@ -56,23 +59,21 @@ def test_every_mark_is_known():
     assert marks <= {*KINDS, "families", "onnx", "reference", "end"}
 
 
-@pytest.mark.parametrize("block", blocks("recipe"), ids=label)
+@each_block("recipe")
 def test_a_recipe_shown_is_the_shipped_one(block):
     shipped = shipped_recipes()[block.value]
     assert yaml.safe_load(block.text) == yaml.safe_load(shipped.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("block", blocks("run"), ids=label)
+@each_block("run")
 def test_a_command_prints_what_is_shown(block, folder):
     write_files(block.document, folder)
-    result = CliRunner().invoke(main, words_of(block))
+    result = run(*words_of(block))
     assert result.exit_code == int(block.value or 0), result.output
-    assert printed(result.output) == printed(block.text.partition("\n")[2]), (
-        "write it anew with: python -m tests.documents"
-    )
+    assert printed(result.output) == printed(block.text.partition("\n")[2]), "write it with: python -m tests.documents"
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=label)
+@each_block("python")
 def test_the_code_runs_and_prints_what_its_comments_say(block, folder, capsys):
     write_files(block.document, folder)
     exec(compile(block.text, block.label, "exec"), {})
@@ -80,7 +81,7 @@ def test_the_code_runs_and_prints_what_its_comments_say(block, folder, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", blocks("session"), ids=label)
+@each_block("session")
 def test_a_session_runs(block, folder):
     """The commands of a session, after the document's files and code; a training takes two steps."""
     write_files(block.document, folder)
@@ -92,7 +93,7 @@ def test_a_session_runs(block, folder):
     for command in re.findall(r"^\$ tfkit (.*)$", block.text, re.MULTILINE):
         words = shlex.split(command)
         sets = [f"--set={one}" for one in SHORT] if words[0] == "train" else []
-        result = CliRunner().invoke(main, [*words, *sets])
+        result = run(*words, *sets)
         assert result.exit_code == 0, f"{command}\n{result.output}"
 
 
@@ -101,7 +102,7 @@ def test_a_training_begins_with_the_lines_that_are_shown(folder):
     shown = RECIPES.read_text("utf-8").partition("$ tfkit train translate-numbers\n1,465,344")[2].splitlines()[1:4]
     more = ("train.schedule.warmup=0", "train.metrics=[]", "train.samples=0", "data.test=none")
     sets = [f"--set={one}" for one in (*SHORT, *more)]
-    printed = CliRunner().invoke(main, ["train", "translate-numbers", *sets]).output.splitlines()
+    printed = run("train", "translate-numbers", *sets).output.splitlines()
     assert len(shown) == 3 and shown == printed[1:4]
 
 
@@ -138,23 +139,21 @@ def test_what_a_document_links_to_is_there(path):
         assert not heading or heading in anchors(target), link
 
 
-def test_readme_is_two_screens_and_begins_with_the_two_commands():
+def test_readme_is_two_screens_with_the_two_commands_first_and_counts_the_models():
     lines = README.splitlines()
     assert len(lines) <= 130 and max(map(len, lines)) <= 135
     first = "\n".join(lines[:24])
     assert "tfkit train translate-numbers" in first and "&& pytest" in first
-
-
-def test_readme_counts_the_models_that_ship():
     models = [path for path in shipped_recipes().values() if path.parent.name == "models"]
     assert f"the {len(models)} published models" in README
 
 
-def test_every_task_is_in_the_table():
-    table = RECIPES.read_text(encoding="utf-8").partition("## The tasks")[2]
-    assert set(re.findall(r"`([\w-]+)`", "\n".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))) == set(
-        shipped_tasks()
-    )
+def test_every_task_and_every_family_is_in_the_table():
+    text = RECIPES.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("## The tasks")[2], re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", "\n".join(rows))) == set(shipped_tasks())
+    types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
+    assert set(re.findall(r"\[`([^`]+)`\]", between(text, "families")[1])) == types
 
 
 @looped("slot", [slot for slot in CATALOGUES if slot != "activation"])
@@ -164,19 +163,12 @@ def test_every_part_is_listed(slot):
     assert sorted(listed) == REGISTRY.names(slot)
 
 
-@pytest.mark.parametrize(
-    ("name", "table"), [("families", proofs.text), ("reference", reference.text)], ids=["families", "reference"]
-)
-def test_a_table_is_what_the_code_says(name, table):
+@pytest.mark.parametrize("name", ["families", "reference"])
+def test_a_table_is_what_the_code_says(name):
     _, shown, after = between(RECIPES.read_text(encoding="utf-8"), name)
     assert after, f"recipes/README.md has no table between its marks for {name}"
-    assert shown == table(), "write it anew with: python -m tests.reference; python -m tests.interop.proofs"
-
-
-def test_every_family_is_in_the_table():
-    _, table, _ = between(RECIPES.read_text(encoding="utf-8"), "families")
-    types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
-    assert set(re.findall(r"\[`([^`]+)`\]", table)) == types
+    table = {"families": proofs, "reference": reference}[name].text()
+    assert shown == table, "write it with: python -m tests.reference; python -m tests.interop.proofs"
 
 
 @looped("name", proofs.REFERENCES)
@@ -186,48 +178,23 @@ def test_a_reference_is_a_test_of_that_recipe_or_of_its_part(name):
 
 
 def test_the_glossary_is_short():
-    rows = re.findall(
-        r"^\| [\w ]+ \| .* \|$", EXTEND.read_text(encoding="utf-8").partition("## Glossary")[2], re.MULTILINE
-    )
-    assert 20 < len(rows) <= 41  # with its head
+    glossary = EXTEND.read_text(encoding="utf-8").partition("## Glossary")[2]
+    assert 20 < len(re.findall(r"^\| [\w ]+ \| .* \|$", glossary, re.MULTILINE)) <= 41  # with its head
 
 
-def test_an_attention_of_ones_own_is_short():
+def test_an_attention_of_ones_own_is_short_trains_and_generates(folder):
     (part,) = (block.text for block in blocks("file", EXTEND) if block.value == "fading.py")
     assert len([line for line in part.splitlines() if line.strip()]) < 25
-
-
-def test_an_attention_of_ones_own_trains_and_generates(folder):
     write_files(EXTEND, folder)
-    recipe = {
-        "tfkit": 1,
-        "model": {
-            "type": "decoder",
-            "d_model": 16,
-            "vocab_size": "tokenizer",
-            "num_layers": 1,
-            "embedding": "tokens",
-            "layer": {
-                "norm": "layer_norm",
-                "attention": {"type": "fading", "num_heads": 2},
-                "feedforward": {"type": "mlp", "d_ff": 16},
-            },
-            "head": {"type": "language_model", "tied": True},
-        },
+    recipe = small({"attention": {"type": "fading", "num_heads": 2}}, vocab_size="tokenizer", d_model=16) | {
         "data": {"tokenizer": "character", "train": {"type": "text", "files": "words.txt"}, "batch": {"size": 4}},
         "objective": {"type": "causal_lm", "block": 8},
         "train": {"steps": 2},
     }
     (folder / "words.txt").write_text("to be or not to be\nthat is the question\n", encoding="utf-8")
     (folder / "own.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    train = CliRunner().invoke(main, ["train", "own.yaml", "--import", "fading.py", "--out", "run"])
-    assert train.exit_code == 0, train.output
-    written = CliRunner().invoke(main, ["generate", "run", "to", "--max-new-tokens", "3", "--import", "fading.py"])
-    assert written.exit_code == 0, written.output
-
-
-def test_a_misspelt_part_of_ones_own_is_suggested(folder):
-    write_files(EXTEND, folder)
-    wrong = ["check", "gpt2", "--import", "fading.py", "--set", "model.layer.attention.type=fadign"]
-    result = CliRunner().invoke(main, wrong)
-    assert result.exit_code == 2 and "Did you mean 'fading'?" in " ".join(result.output.split())
+    for words in (["train", "own.yaml", "--out", "run"], ["generate", "run", "to", "--max-new-tokens", "3"]):
+        result = run(*words, "--import", "fading.py")
+        assert result.exit_code == 0, result.output
+    wrong = run("check", "gpt2", "--import", "fading.py", "--set", "model.layer.attention.type=fadign")
+    assert wrong.exit_code == 2 and "Did you mean 'fading'?" in " ".join(wrong.output.split())

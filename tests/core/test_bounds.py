@@ -23,7 +23,7 @@ from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value
 
-from ..sampling import each
+from ..sampling import looped
 
 PARTS = [
     (f"{slot} {name}", part.Config)
@@ -58,11 +58,9 @@ def unbounded(model: type[BaseModel]) -> list[str]:
     ]
 
 
-def test_every_count_of_a_part_and_a_section_has_a_bound() -> None:
-    def check(name: str, model: type[BaseModel]) -> None:
-        assert unbounded(model) == []
-
-    each([*PARTS, *SECTIONS], check)
+@looped(("name", "model"), [*PARTS, *SECTIONS])
+def test_every_count_of_a_part_and_a_section_has_a_bound(name: str, model: type[BaseModel]) -> None:
+    assert unbounded(model) == [], name
 
 
 def test_a_count_without_a_bound_is_found() -> None:
@@ -120,18 +118,18 @@ def test_every_size_of_a_model_has_a_bound_of_the_table() -> None:
 
 def commands(group: click.Command) -> Iterator[click.Command]:
     """All commands."""
-    if not isinstance(group, click.Group):
+    if isinstance(group, click.Group):
+        for name in group.list_commands(click.Context(group)):
+            found = group.get_command(click.Context(group), name)
+            assert found is not None
+            yield from commands(found)
+    else:
         yield group
-        return
-    for name in group.list_commands(click.Context(group)):
-        found = group.get_command(click.Context(group), name)
-        assert found is not None
-        yield from commands(found)
 
 
 def test_every_count_of_the_command_line_has_a_bound() -> None:
-    found = [option for command in commands(main) for option in command.params]
-    kinds_found = [option.type for option in found]
+    types = [option.type for command in commands(main) for option in command.params]
+    kinds_found = [getattr(kind, "one", kind) for kind in types]
     assert not [kind for kind in kinds_found if isinstance(kind, (click.types.IntParamType, click.IntRange))]
     limits = {kind.bound for kind in kinds_found if isinstance(kind, Whole)}
     assert limits and limits <= set(BOUNDS)

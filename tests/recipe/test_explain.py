@@ -103,13 +103,18 @@ def command(*arguments: str) -> Result:
 # ----------------------------------------------------------------------------------------------------- who set a value
 
 
+MASK = "model.layers.local.mask.size"
+HEADS = "model.layer.attention.num_heads"
+NORM = "derived from model.layer.norm: base recipe base (base.yaml:11:35)"
+
+
 @looped(
     ("key", "how", "value", "expected"),
     [
-        ("model.layer.attention.num_heads", {}, 8, "mine.yaml:5:28"),
+        (HEADS, {}, 8, "mine.yaml:5:28"),
         ("model.d_model", {}, 64, "base recipe base (base.yaml:4:12)"),
-        ("model.layer.attention.num_heads", {"variant": "narrow"}, 2, "variant narrow (mine.yaml:14:45)"),
-        ("model.layer.attention.num_heads", {"variant": "heads=16"}, 16, "variant heads=16 (mine.yaml:15:48)"),
+        (HEADS, {"variant": "narrow"}, 2, "variant narrow (mine.yaml:14:45)"),
+        (HEADS, {"variant": "heads=16"}, 16, "variant heads=16 (mine.yaml:15:48)"),
         ("model.num_layers", {"variant": "deep"}, 8, "variant deep of base recipe base (base.yaml:16:28)"),
         ("model.d_model", {"sets": ["model.d_model=96"]}, 96, "the command line (--set model.d_model=96)"),
         ("model.d_model", {"overrides": {"model.d_model": 96}}, 96, "Python"),
@@ -118,17 +123,11 @@ def command(*arguments: str) -> Result:
         ("train.optimizer.type", {}, "adam", "default: the optimizer"),
         ("model.max_length", {}, None, "default: maximum sequence length in tokens; none: unlimited"),
         ("model.special_ids", {}, None, "default: ids of the tokens pad, start and end, if no tokenizer defines them"),
-        ("model.layers.local.mask.size", {}, 8, "kind 'local' of the pattern (mine.yaml:8:40)"),
-        (
-            *("model.layers.local.mask.size", {"variant": "narrow"}, 4),
-            "kind 'local' of the pattern, variant narrow (mine.yaml:14:78)",
-        ),
-        (
-            *("model.layers.local.mask.size", {"sets": ["model.layers.local.mask.size=2"]}, 2),
-            "the command line (--set model.layers.local.mask.size=2), kind 'local' of the pattern",
-        ),
-        ("model.final_norm.eps", {}, 1e-6, "derived from model.layer.norm: base recipe base (base.yaml:11:35)"),
-        ("model.embedding.norm.eps", {}, 1e-6, "derived from model.layer.norm: base recipe base (base.yaml:11:35)"),
+        (MASK, {}, 8, "kind 'local' of the pattern (mine.yaml:8:40)"),
+        (MASK, {"variant": "narrow"}, 4, "kind 'local' of the pattern, variant narrow (mine.yaml:14:78)"),
+        (MASK, {"sets": f"{MASK}=2"}, 2, f"the command line (--set {MASK}=2), kind 'local' of the pattern"),
+        ("model.final_norm.eps", {}, 1e-6, NORM),
+        ("model.embedding.norm.eps", {}, 1e-6, NORM),
         ("model.layer.position.type", {}, "rotary", "derived from model.position: base recipe base (base.yaml:8:13)"),
         ("model.layer.mixer", {}, None, "default: token mixing without attention; none: no such sublayer"),
         ("model.final_dropout", {}, 0.0, "default: dropout after the final norm"),
@@ -137,7 +136,7 @@ def command(*arguments: str) -> Result:
         ("extends", {}, "base.yaml", "mine.yaml:1:10"),
         ("tfkit", {}, 1, "base recipe base (base.yaml:1:8)"),
     ],
-)  # fmt: skip
+)
 def test_a_value_says_who_set_it(key: str, how: dict[str, object], value: object, expected: str) -> None:
     assert words(key, **how) == [(value, expected)]
 
@@ -230,13 +229,12 @@ def test_cross_attention_follows_attention() -> None:
         ask("encoder.layers.0.cross_attention.num_heads", "pair.yaml")
 
 
-@pytest.mark.parametrize("key", ["decoder.layers.5.feedforward.d_ff", "model.layers.5.feedforward.d_ff"])
+@looped("key", ["decoder.layers.5.feedforward.d_ff", "model.layers.5.feedforward.d_ff"])
 def test_a_layer_by_its_number(key: str) -> None:
     explanation = ask(key)
     assert explanation.made_of == ["decoder layer 5: `layer` with the kinds global+thin"]
-    assert [entry.origin.words() for entry in explanation.answers[0].entries] == [
-        "kind 'thin' of the pattern (mine.yaml:10:32)"
-    ]
+    (entry,) = explanation.answers[0].entries
+    assert entry.origin.words() == "kind 'thin' of the pattern (mine.yaml:10:32)"
 
 
 def test_kinds_that_are_equal_are_each_their_own() -> None:

@@ -12,15 +12,14 @@ from tfkit.recipe.rules import refusal
 from tfkit.recipe.schema import language_schema
 
 from ..sampling import looped
+from .small import read_again
 
 
-@pytest.mark.parametrize(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L"), ("l", "L"), ("'l'", "L")])
-def test_the_order_of_rouge_needs_no_quotes(written, order, tmp_path):
+@looped(("written", "order"), [("1", 1), ("2", 2), ('"2"', 2), ("L", "L"), ("l", "L"), ("'l'", "L")])
+def test_the_order_of_rouge_needs_no_quotes(written, order):
     recipe = load_recipe("translate-numbers", sets=[f"train.metrics=[{{type: rouge, of: {written}}}]"])
     assert recipe.train.metrics[0].of == order
-    (tmp_path / "resolved.yaml").write_text(recipe.resolved())
-    again = load_recipe(tmp_path / "resolved.yaml")
-    assert again.train.metrics == recipe.train.metrics
+    assert read_again(recipe).train.metrics == recipe.train.metrics
     schema = language_schema()["definitions"]["metric.rouge"]
     assert Draft7Validator(schema).is_valid({"type": "rouge", "of": yaml.safe_load(written)})
 

@@ -16,30 +16,20 @@ from tfkit.components.norm import LayerNorm
 from tfkit.components.position import Position
 from tfkit.core.capabilities import ASSUMED, CAPABILITIES, TOKENWISE
 from tfkit.core.context import Context
-from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.rules import PAIRS, RULES, legal, pairs
 
-LAYER: dict[str, Any] = {
-    "residual": "pre_norm",
-    "norm": "layer_norm",
-    "attention": {"type": "multi_head", "num_heads": 2},
-    "feedforward": {"type": "mlp", "d_ff": 16},
-}
-MODEL: dict[str, Any] = {
-    "type": "decoder", "d_model": 8, "vocab_size": 20, "max_length": 16, "num_layers": 2, "embedding": "tokens",
-    "position": "sinusoidal", "layer": LAYER, "head": "language_model",
-}  # fmt: skip
+from .small import faults as small_faults
+from .small import small
 
 
 def recipe(layer: dict[str, Any], rest: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
-    return {"tfkit": 1, "model": MODEL | model | {"layer": LAYER | layer}, **(rest or {})}
+    return small(layer, **({"max_length": 16, "position": "sinusoidal"} | model)) | (rest or {})
 
 
 def faults(layer: dict[str, Any], rest: dict[str, Any] | None = None, **model: Any) -> list[str]:
-    with pytest.raises(RecipeError) as raised:
-        tfkit.load_recipe(recipe(layer, rest, **model))
-    return [f"{fault.path}: {fault.message}" for fault in raised.value.faults]
+    return small_faults(recipe(layer, rest, **model))
 
 
 class Plain(Attention):
@@ -58,17 +48,22 @@ class Forwards(Mixer):
         return x.cumsum(dim=1)
 
 
+@pytest.fixture(autouse=True)
+def own_parts() -> None:
+    tfkit.register("attention", "plain")(Plain)
+    tfkit.register("mixer", "forwards")(Forwards)
+
+
+WITHOUT = {"attention": "none", "mixer": "forwards"}
+
+
 def test_every_capability_of_a_part_is_one_there_is():
-    for slot in CATALOGUES:
-        for part in REGISTRY.load(slot).values():
-            known = set(CAPABILITIES)
-            assert part.capabilities <= known, f"{slot} '{part.part_name}': {part.capabilities - known}"
-    assert set(CAPABILITIES) >= ASSUMED | TOKENWISE
-    assert {rule.capability for rule in RULES} <= set(CAPABILITIES)
+    parts = [part for slot in CATALOGUES for part in REGISTRY.load(slot).values()]
+    assert not [part for part in parts if not part.capabilities <= set(CAPABILITIES)]
+    assert ASSUMED | TOKENWISE | {rule.capability for rule in RULES} <= set(CAPABILITIES)
 
 
 def test_a_position_asks_the_attentions_that_it_serves():
-    tfkit.register("attention", "plain")(Plain)
     for position in ("rotary", "alibi", "t5_bias"):
         fault = faults({"attention": {"type": "plain"}}, position=position)[0]
         assert fault.startswith("model.layer.attention: attention 'plain' does not declare")
@@ -82,7 +77,6 @@ def test_a_position_asks_the_attentions_that_it_serves():
 
 
 def test_a_layers_own_position_asks_that_layer_only():
-    tfkit.register("attention", "plain")(Plain)
     kinds = {"turned": {"position": "rotary"}, "plain": {"attention": {"type": "plain"}}}
     tfkit.load_recipe(recipe({}, layers=kinds, pattern=["turned", "plain"]))
     kinds["plain"]["position"] = "rotary"
@@ -91,24 +85,20 @@ def test_a_layers_own_position_asks_that_layer_only():
 
 
 def test_a_position_that_nothing_takes_is_refused():
-    tfkit.register("mixer", "forwards")(Forwards)
-    without = {"attention": "none", "mixer": "forwards"}
-    assert faults(without, position="alibi") == ["model.position: no layer that uses this position has self-attention"]
-    assert faults({**without, "position": "rotary"}, position="learned") == [
+    assert faults(WITHOUT, position="alibi") == ["model.position: no layer that uses this position has self-attention"]
+    assert faults({**WITHOUT, "position": "rotary"}, position="learned") == [
         "model.layer.position: the layer has no self-attention to use this position; set position: none"
     ]
-    tfkit.load_recipe(recipe(without, position="learned"))
+    tfkit.load_recipe(recipe(WITHOUT, position="learned"))
     # served or not is asked of those layers that take the stack's position
-    tfkit.load_recipe(recipe({}, position="alibi", layers={"a": {}, "b": without}, pattern=["a", "b"]))
+    tfkit.load_recipe(recipe({}, position="alibi", layers={"a": {}, "b": WITHOUT}, pattern=["a", "b"]))
 
 
 def test_a_mask_and_a_direction_ask_a_sublayer():
-    tfkit.register("mixer", "forwards")(Forwards)
-    layer = {"attention": "none", "mixer": "forwards"}
-    tfkit.load_recipe(recipe(layer))
-    (fault,) = faults(layer, mask={"type": "window", "size": 4})
+    tfkit.load_recipe(recipe(WITHOUT))
+    (fault,) = faults(WITHOUT, mask={"type": "window", "size": 4})
     assert fault.startswith("model.layer.mixer: mixer 'forwards' does not declare 'masks'")
-    (fault,) = faults(layer, type="encoder")
+    (fault,) = faults(WITHOUT, type="encoder")
     assert fault == (
         "model.layer.mixer: mixer 'forwards' does not declare 'bidirectional' (works in bidirectional layers), "
         "which a bidirectional layer requires; mixers that do: fourier, gru, lstm, rnn"
@@ -125,7 +115,6 @@ def test_a_norm_that_mixes_tokens_is_refused_where_it_would_show_the_future():
 
 
 def test_a_memory_asks_the_cross_attention_only():
-    tfkit.register("attention", "plain")(Plain)
     side = {"type": "encoder_decoder", "encoder": {}, "decoder": {}}
     (fault,) = faults({"attention": {"type": "plain"}}, **side)
     assert fault.startswith("model.layer.attention: attention 'plain' does not declare 'cross_attention'")
@@ -133,21 +122,10 @@ def test_a_memory_asks_the_cross_attention_only():
     tfkit.load_recipe(recipe(cross, **side))
 
 
-DATA = {
-    "tokenizer": "character",
-    "train": {"type": "phrases", "split": "train", "count": 20},
-    "batch": {"size": 4},
-}
-
-
 def test_batches_ask_the_parts():
-    tfkit.register("mixer", "forwards")(Forwards)
-    layer = {"attention": "none", "mixer": "forwards"}
-    packed = {
-        "data": DATA | {"batch": {"size": 4, "pack": True, "length": 8}},
-        "objective": {"type": "causal_lm", "join": False},
-    }
-    found = faults(layer, packed)
+    data = {"tokenizer": "character", "train": {"type": "phrases", "split": "train", "count": 20}}
+    packed = {"data": data | {"batch": {"size": 4, "pack": True, "length": 8}}}
+    found = faults(WITHOUT, packed | {"objective": {"type": "causal_lm", "join": False}})
     assert any(fault.startswith("data.batch.pack: mixer 'forwards' does not declare 'packing'") for fault in found)
 
 
@@ -157,8 +135,7 @@ def test_an_objective_hands_over_what_masks_need():
 
 
 def test_a_call_with_padding_is_refused_where_a_part_would_look_at_it():
-    tfkit.register("mixer", "forwards")(Forwards)
-    model = tfkit.build(recipe({"attention": "none", "mixer": "forwards"}))
+    model = tfkit.build(recipe(WITHOUT))
     ids = torch.ones(2, 4, dtype=torch.long)
     model(ids)
     with pytest.raises(UsageError, match=r"mixer 'forwards' cannot mask padding; pass texts of equal length"):
@@ -179,7 +156,6 @@ def test_a_part_of_ones_own_is_in_the_table():
         def temperature(self, positions: Tensor) -> Tensor:
             return positions * 0.1 + 1
 
-    tfkit.register("attention", "plain")(Plain)
     tfkit.register("position", "pulls")(Pulls)
     table = {(name, other): why for name, other, why in pairs("position", "attention")}
     assert table["pulls", "multi_head"] is None and table["sinusoidal", "plain"] is None

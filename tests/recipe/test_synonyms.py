@@ -18,7 +18,7 @@ from tfkit.recipe.keys import LAYER, MODEL, STACK, TOP
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Batch, Data, Generate, Train
 
-from ..sampling import each
+from ..sampling import looped
 
 SECTIONS = {
     "": set(TOP),
@@ -55,29 +55,25 @@ def choices_at(parent: str) -> list[set[str]]:
     return [keys_at(parent)]
 
 
-def test_every_target_exists() -> None:
-    def check(target: str) -> None:
-        path, value = split_target(target)
-        parent, _, last = path.rpartition(".")
-        assert last in keys_at(parent)
-        if path == "train.precision":
-            assert not value or value in get_args(Train.model_fields["precision"].annotation)
-        elif value.startswith("{"):
-            Slot(slot_of(path)).validate(yaml.safe_load(value))
-        elif value:
-            assert REGISTRY.has(slot_of(path), value)
-
-    each(TARGETS, check)
+@looped("target", TARGETS)
+def test_every_target_exists(target: str) -> None:
+    path, value = split_target(target)
+    parent, _, last = path.rpartition(".")
+    assert last in keys_at(parent)
+    if path == "train.precision":
+        assert not value or value in get_args(Train.model_fields["precision"].annotation)
+    elif value.startswith("{"):
+        Slot(slot_of(path)).validate(yaml.safe_load(value))
+    elif value:
+        assert REGISTRY.has(slot_of(path), value)
 
 
-def test_no_word_is_right_where_it_is_hinted() -> None:
-    def check(word: str, target: str) -> None:
-        path, value = split_target(target)
-        assert not any({word, path.rpartition(".")[2]} <= keys for keys in choices_at(path.rpartition(".")[0]))
-        if value and path != "train.precision":
-            assert not REGISTRY.has(slot_of(path), word)
-
-    each([pair for pair in PAIRS if not is_own(*pair)], check)
+@looped(("word", "target"), [pair for pair in PAIRS if not is_own(*pair)])
+def test_no_word_is_right_where_it_is_hinted(word: str, target: str) -> None:
+    path, value = split_target(target)
+    assert not any({word, path.rpartition(".")[2]} <= keys for keys in choices_at(path.rpartition(".")[0]))
+    if value and path != "train.precision":
+        assert not REGISTRY.has(slot_of(path), word)
 
 
 def test_words_are_written_as_they_are_looked_up() -> None:
@@ -85,114 +81,81 @@ def test_words_are_written_as_they_are_looked_up() -> None:
     assert [target for target, words in TARGETS.items() if len(words.split()) != len(set(words.split()))] == []
 
 
+# what is set, and the hint: a key here or elsewhere, a value, a part with options, an own word at a wrong place, a typo
 LINES = {
-    # GPT-2, nanoGPT
     "model.n_embd=8": "d_model",
-    "model.n_layer=2": "num_layers",
     "model.n_head=2": "model.layer.attention.num_heads",
-    "model.block_size=8": "max_length",
     "model.layer.resid_pdrop=0.1": "dropout",
     "model.layer.feedforward.activation=gelu_new": "gelu_tanh",
-    # BERT, Llama
-    "model.hidden_size=8": "d_model",
-    "model.num_hidden_layers=2": "num_layers",
-    "model.layer.attention.num_attention_heads=2": "num_heads",
     "model.layer.attention.num_key_value_heads=2": "num_kv_heads",
-    "model.layer.attention.attention_dropout=0.1": "dropout",
     "model.layer.attention_dropout=0.1": "model.layer.attention.dropout",
-    "model.layer.feedforward.intermediate_size=8": "d_ff",
-    "model.layer.hidden_dropout_prob=0.1": "dropout",
     "model.layer.norm.rms_norm_eps=0.1": "eps",
     "model.rope_theta=10000": "model.position.theta",
     "model.tie_word_embeddings=true": "model.head.tied",
     "model.sliding_window=8": "model.layer.mask: {type: window, size: 4096}",
-    "model.vocab=8": "vocab_size",
-    # x-transformers, torch
-    "model.dim=8": "d_model",
-    "model.depth=8": "num_layers",
-    "model.layer.attention.heads=8": "num_heads",
-    "model.layer.attention.dim_head=8": "head_dim",
-    "model.nhead=2": "model.layer.attention.num_heads",
-    "model.dim_feedforward=8": "model.layer.feedforward.d_ff",
     "model.num_encoder_layers=8": "model.encoder.num_layers",
     "model.norm_first=true": "model.layer.residual: pre_norm",
     "model.layer.ffn={}": "feedforward",
-    # parts
     "model.layer.attention=mha": "multi_head",
     "model.layer.attention={type: GQA, num_heads: 4}": "{type: multi_head, num_heads: 8, num_kv_heads: 2}",
-    "model.position=rope": "rotary",
     "model.layer.feedforward=SwiGLU": "glu",
     "model.layer.feedforward=geglu": "{type: glu, d_ff: 2048, activation: gelu}",
     "model.layer.norm=LayerNorm": "layer_norm",
-    "model.layer.norm=rmsnorm": "rms_norm",
     "model.layer.residual=pre-ln": "pre_norm",
     "model.layers={local: {residual: postnorm}}": "post_norm",
-    # data and training
     "data.batch_size=8": "data.batch.size",
     "data.batch.batch_size=8": "size",
     "train.num_epochs=8": "epochs",
-    "train.max_iters=8": "steps",
-    "train.lr=0.1": "train.schedule.lr",
     "lr=0.1": "train.schedule.lr",
     "train.optimizer={type: adamw, learning_rate: 0.1}": "train.schedule.lr",
     "train.schedule={type: inverse_square_root, lr: 0.1}": "peak",
-    "train.weight_decay=0.1": "train.optimizer.weight_decay",
-    "train.warmup_steps=8": "train.schedule.warmup",
     "train.schedule.warmup_steps=8": "warmup",
-    "train.max_grad_norm=1": "clip_norm",
-    "train.gradient_accumulation_steps=8": "accumulate",
     "train.bf16=true": "precision: bfloat16",
     "train.precision=fp16": "bfloat16",
-    "generate.temperature=1": "logits: {type: temperature, temperature: 0.8}",
     "generate.strategy.temperature=1": "generate.logits: {type: temperature, temperature: 0.8}",
-    # an own word at a wrong place
     "model.num_heads=8": "model.layer.attention.num_heads",
     "steps=8": "train.steps",
     "data.max_length=8": "data.batch.length",
     "train.max_length=8": "model.max_length",
     "study={base: x, over: [], seed: 8}": "seeds",
-    # and what is only misspelt, or is none of the part's options
     "model.d_modell=8": "d_model",
-    "train.stepps=8": "steps",
     "model.head.norm=layer_norm": None,
     "model.layer.attention={type: linear, num_heads: 12, num_key_value_heads: 2}": None,
 }
 
 
-def test_lines_of_other_libraries_get_a_hint() -> None:
-    def check(line: str, hint: str | None) -> None:
-        with pytest.raises(RecipeError) as caught:
-            load_recipe("gpt-docstrings", sets=[line])
-        assert hint in [fault.suggestion for fault in caught.value.faults]
+def hints(name: str, *sets: str) -> list[str | None]:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(name, sets=sets)
+    return [fault.suggestion for fault in caught.value.faults]
 
-    each(LINES.items(), check)
+
+@looped(("line", "hint"), LINES.items())
+def test_lines_of_other_libraries_get_a_hint(line: str, hint: str | None) -> None:
+    assert hint in hints("gpt-docstrings", line)
 
 
 def test_the_hint_of_a_layer_of_one_side_or_kind_belongs_to_its_place() -> None:
-    with pytest.raises(RecipeError) as caught:
-        load_recipe("transformer-base", sets=["model.decoder.layer.attention.n_head=8", "model.encoder.n_layers=2"])
-    assert [fault.suggestion for fault in caught.value.faults] == ["num_heads", "num_layers"]
+    sides = ("model.decoder.layer.attention.n_head=8", "model.encoder.n_layers=2")
+    assert hints("transformer-base", *sides) == ["num_heads", "num_layers"]
 
 
-OPTIONS = {
-    "train gpt-docstrings --lr 0.1": "'--lr'. Did you mean --set train.schedule.lr=0.1?",
-    "train gpt-docstrings --learning-rate=0.1": "'--learning-rate'. Did you mean --set train.schedule.lr=0.1?",
-    "train gpt-docstrings --fp16": "'--fp16'. Did you mean --set train.precision=bfloat16?",
-    "train gpt-docstrings --batch-size --force": "Did you mean --set data.batch.size=VALUE?",
-    "train gpt-docstrings --train.steps 5": "Did you mean --set train.steps=5?",
-    "check gpt2 --sliding-window 8": "Did you mean --set 'model.layer.mask={type: window, size: 4096}'?",
-    "generate run --num_beams 4": "'--num-beams'",
-    "runs --lr 3": "No such option '--lr'.",
-    "parts swiglu": "It may be feedforward 'glu': tfkit parts feedforward",
-    "parts feedforward swiglu": "unknown feedforward 'swiglu'. Did you mean 'glu'?",
-}
-
-
-def test_unknown_options_of_commands_get_a_hint() -> None:
-    def check(typed: str, hint: str) -> None:
-        result = CliRunner().invoke(main, typed.split())
-        assert result.exit_code == 2
-        assert hint in result.stderr
-        assert ("--set" in hint) == ("--set" in result.stderr)
-
-    each(OPTIONS.items(), check)
+@looped(
+    ("typed", "hint"),
+    [
+        ("train gpt-docstrings --lr 0.1", "'--lr'. Did you mean --set train.schedule.lr=0.1?"),
+        ("train gpt-docstrings --learning-rate=0.1", "'--learning-rate'. Did you mean --set train.schedule.lr=0.1?"),
+        ("train gpt-docstrings --fp16", "'--fp16'. Did you mean --set train.precision=bfloat16?"),
+        ("train gpt-docstrings --batch-size --force", "Did you mean --set data.batch.size=VALUE?"),
+        ("train gpt-docstrings --train.steps 5", "Did you mean --set train.steps=5?"),
+        ("check gpt2 --sliding-window 8", "Did you mean --set 'model.layer.mask={type: window, size: 4096}'?"),
+        ("generate run --num_beams 4", "'--num-beams'"),
+        ("runs --lr 3", "No such option '--lr'."),
+        ("parts swiglu", "It may be feedforward 'glu': tfkit parts feedforward"),
+        ("parts feedforward swiglu", "unknown feedforward 'swiglu'. Did you mean 'glu'?"),
+    ],
+)
+def test_unknown_options_of_commands_get_a_hint(typed: str, hint: str) -> None:
+    result = CliRunner().invoke(main, typed.split())
+    assert result.exit_code == 2 and hint in result.stderr
+    assert ("--set" in hint) == ("--set" in result.stderr)

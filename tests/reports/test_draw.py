@@ -13,7 +13,7 @@ import pytest
 
 from tests.recipe.fuzz.drawn import drawn
 from tests.recipe.fuzz.tree import plain
-from tests.sampling import each, shares
+from tests.sampling import each, looped, shares
 from tests.shipped import shipped
 from tests.work import work
 from tfkit.components.residual import Residual
@@ -157,34 +157,25 @@ def test_random_recipes_are_drawn(seeds: list[int]) -> None:
     each(seeds, check_drawn)
 
 
-def marked(name: str, **overrides: Any) -> list[set[str]]:
-    """The keys of the boxes that differ once values are laid over a recipe, on either side."""
-    changes = {key.replace("__", "."): value for key, value in overrides.items()}
-    sides = compared(*(picture(load_recipe(name, overrides=laid).blueprint()) for laid in ({}, changes)))
-    check_places(svg(sides))
-    return [{key for key, mark in side.marks.items() if mark is not None} for side in sides]
-
-
-@pytest.mark.parametrize(
+@looped(
     ("change", "key"),
     [
-        ({"model__layer__attention__num_heads": 4}, "stack/0/attention"),
-        ({"model__layer__feedforward__d_ff": 64}, "stack/0/feedforward"),
-        ({"model__layer__attention_norm": "rms_norm"}, "stack/0/attention_norm"),
-        ({"model__layer__dropout": 0.3}, "stack/0"),
-        ({"model__position": "sinusoidal"}, "stack/position"),
-        ({"model__max_length": 64}, "stack/input"),
-        ({"model__init": "xavier"}, "init"),
-        ({"model__head": {"type": "language_model", "tied": True, "bias": True}}, "head"),
+        ("layer.attention.num_heads=4", "stack/0/attention"),
+        ("layer.feedforward.d_ff=64", "stack/0/feedforward"),
+        ("layer.attention_norm=rms_norm", "stack/0/attention_norm"),
+        ("layer.dropout=0.3", "stack/0"),
+        ("position=sinusoidal", "stack/position"),
+        ("max_length=64", "stack/input"),
+        ("init=xavier", "init"),
+        ("head.bias=true", "head"),
+        ("head.bias=false", None),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_one_changed_line_marks_one_box(change: dict[str, Any], key: str) -> None:
-    assert marked("gpt2", **change) == [{key}, {key}]
-
-
-def test_equal_recipes_have_no_mark() -> None:
-    assert marked("transformer-base") == [set(), set()]
+def test_one_changed_line_marks_one_box(change: str, key: str | None) -> None:
+    sides = compared(*(picture(load_recipe("gpt2", sets=sets).blueprint()) for sets in ([], [f"model.{change}"])))
+    check_places(svg(sides))
+    for side in sides:
+        assert {box for box, mark in side.marks.items() if mark is not None} == ({key} if key else set())
 
 
 LAYOUTS = {
@@ -208,7 +199,7 @@ def outline(layout: Any) -> str:
     return ", ".join(one[1] for one in found if one)
 
 
-@pytest.mark.parametrize("layout", REGISTRY.names("residual"))
+@looped("layout", REGISTRY.names("residual"))
 def test_each_layout_is_drawn_as_its_equation_says(layout: str) -> None:
     assert LAYOUTS[layout] in outline(layout)
 
@@ -249,7 +240,7 @@ def test_ten_thousand_layers_are_drawn_at_once() -> None:
 HOSTILE = ("<script>alert(1)</script>", "x" * 500, "مرحبا بالعالم", "変換器の模型" * 20, "\x1b[2J\u202e]]>&amp;")
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@looped("name", HOSTILE)
 def test_names_of_strangers_are_text_that_fits(name: str) -> None:
     heads = {"model.heads": {"more": {"type": "classifier", "num_classes": 2, "pool": "last"}}}
     blueprint = load_recipe("gpt2", overrides=heads).blueprint()

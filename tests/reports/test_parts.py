@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import re
@@ -17,7 +16,6 @@ from rich.console import Console
 from tfkit.components.attention import Attention
 from tfkit.components.feedforward import MLP
 from tfkit.components.position.base import Position
-from tfkit.core import component
 from tfkit.core.capabilities import CAPABILITIES
 from tfkit.core.component import Component, Problem
 from tfkit.core.options import PositiveInt
@@ -31,7 +29,7 @@ from tfkit.reports.parts import ARXIV, line_data, part_data, slot_data
 from tfkit.reports.parts_table import render_part, render_slot, render_slots
 from tfkit.reports.slots import SLOTS
 
-from ..sampling import each
+from ..sampling import each, looped
 
 PARTS = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
 WIDTHS = (40, 80, 200)
@@ -57,7 +55,7 @@ def data(slot: str, name: str) -> dict[str, Any]:
     return part_data(REGISTRY.get(slot, name))
 
 
-def printed(render: Any, what: Any, width: int) -> str:
+def printed(render: Any, what: Any, width: int = 200) -> str:
     out = io.StringIO()
     render(what, Console(file=out, width=width))
     return out.getvalue()
@@ -68,6 +66,11 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
+def own(slot: str, base: type, name: str = "own_of_a_test", **attributes: Any) -> Any:
+    """Register a part of a test's own."""
+    return register(slot, name)(type("Own", (base,), {"__module__": __name__, **attributes}))
+
+
 # every registered part
 
 
@@ -75,13 +78,11 @@ def squeezed(text: str) -> str:
 def test_the_smallest_recipe_with_a_part_is_right_at_any_width() -> None:
     def check(slot: str, name: str) -> None:
         minimal = minimal_of(slot, name)
-        assert minimal.problem is None
-        assert minimal.data is not None
+        assert minimal.problem is None and minimal.data is not None
         read = []
         for width in WIDTHS:
             text = recipe_text(minimal.data, width)
-            assert all(len(line) <= width for line in text.splitlines())
-            assert re.search(rf"\b{name}\b", text)
+            assert all(len(line) <= width for line in text.splitlines()) and re.search(rf"\b{name}\b", text)
             root, faults = parse(text, "recipe.yaml")
             assert not faults
             read.append(root.plain())
@@ -91,9 +92,7 @@ def test_the_smallest_recipe_with_a_part_is_right_at_any_width() -> None:
     each(PARTS, check)
 
 
-@pytest.mark.parametrize(
-    "text", ["one {{ a + b }} of several words\n", "  two  blanks  'and' \"quotes\" \\ # \t: é ", "plain words only"]
-)
+@looped("text", ["one {{ a + b }} of several words\n", "  two  blanks  'and' \"quotes\" \\ # \t: é ", "plain words"])
 def test_a_long_text_is_broken_between_words_and_read_the_same(text: str) -> None:
     for width in (1, 10, 20, 40):
         data = {"objective": {"type": "chat", "template": text, "weight": 1}}
@@ -104,25 +103,20 @@ def test_a_long_text_is_broken_between_words_and_read_the_same(text: str) -> Non
 
 def test_a_part_says_what_it_is() -> None:
     def check(slot: str, name: str) -> None:
-        about = data(slot, name)
-        first = about["doc"].partition("\n\n")[0]
-        assert first.endswith("."), "the docstring begins with a sentence"
-        assert about["what"]
-        assert not about["own"]
-        assert about["file"].startswith("tfkit/")
+        about, part = data(slot, name), REGISTRY.get(slot, name)
+        assert issubclass(part, Component)
+        assert about["doc"].partition("\n\n")[0].endswith("."), "the docstring begins with a sentence"
+        assert about["what"] and not about["own"] and about["file"].startswith("tfkit/")
         options = [field["name"] for field in about["fields"] if "." not in field["name"]]
-        assert options == list(REGISTRY.get(slot, name).Config.model_fields)
+        assert options == list(part.Config.model_fields)
         assert json.loads(json.dumps(about)) == about
 
     each(PARTS, check)
 
 
-def test_every_slot_says_what_it_is_for_and_how_it_is_written() -> None:
-    assert set(SLOTS) == set(CATALOGUES)
-
-
-@pytest.mark.parametrize("slot", [slot for slot in CATALOGUES if REGISTRY.names(slot)])
+@looped("slot", [slot for slot in CATALOGUES if REGISTRY.names(slot)])
 def test_the_line_that_writes_a_slot_is_right(slot: str) -> None:
+    assert set(SLOTS) == set(CATALOGUES)
     key, _, value = SLOTS[slot].written.partition(": ")
     topology = "encoder_decoder" if "data." in key else "decoder"
     base = minimal_recipe(REGISTRY.get("corpus", "phrases") if "data." in key else REGISTRY.get("model", topology)).data
@@ -130,18 +124,16 @@ def test_the_line_that_writes_a_slot_is_right(slot: str) -> None:
     assert recipe.blueprint(100)
 
 
-@pytest.mark.parametrize("slot", ["attention", "position", "feedforward", "norm", "residual", "mask", "init", "model"])
+@looped("slot", ["attention", "position", "feedforward", "norm", "residual", "mask", "init", "model"])
 def test_parts_from_papers_name_them_and_their_year(slot: str) -> None:
     for line in slot_data(slot)["parts"]:
-        assert line["paper"], line["name"]
-        assert "(" not in line["paper"]
+        assert line["paper"] and "(" not in line["paper"], line["name"]
         assert re.search(r"\b(19|20)\d\d\b", ARXIV.sub("", line["paper"])), line["paper"]
 
 
-def test_papers_are_told_from_the_sentence() -> None:
+def test_papers_are_separated_from_the_sentence() -> None:
     line = line_data(REGISTRY.get("attention", "multi_head"))
-    assert line["paper"] == "Vaswani et al. 2017, arXiv 1706.03762"
-    assert line["arxiv"] == ["1706.03762"]
+    assert (line["paper"], line["arxiv"]) == ("Vaswani et al. 2017, arXiv 1706.03762", ["1706.03762"])
     assert "Vaswani" not in line["what"]
     two = line_data(REGISTRY.get("tokenizer", "bpe"))
     assert two["paper"] == "Sennrich 2016, arXiv 1508.07909; GPT-2, Radford 2019"
@@ -153,55 +145,37 @@ def test_papers_are_told_from_the_sentence() -> None:
 
 def test_the_options_of_a_part() -> None:
     fields = {field["name"]: field for field in data("attention", "multi_head")["fields"]}
-    assert fields["num_heads"]["required"]
-    assert fields["num_heads"]["default"] is None
-    assert fields["num_heads"]["limits"]["ge"] == 1
-    assert fields["dropout"]["default"] == 0.0
-    assert fields["dropout"]["type"] == "number from 0, below 1"
-    assert "query heads" in fields["num_heads"]["meaning"]
+    heads, dropout = fields["num_heads"], fields["dropout"]
+    assert heads["required"] and heads["default"] is None and heads["limits"]["ge"] == 1
+    assert "query heads" in heads["meaning"]
+    assert (dropout["default"], dropout["type"]) == (0.0, "number from 0, below 1")
     assert fields["qk_norm"]["type"] == "a norm (true, a name, or options), or none"
     assert "bias" in data("feedforward", "glu")["checked"]
     assert "num_kv_heads" in data("attention", "multi_head")["checked"]
     assert {"final", "lr"} <= set(data("schedule", "cosine")["checked"])
 
 
-def test_the_options_of_a_mapping_follow_it() -> None:
+def test_the_options_of_mappings_follow_them() -> None:
     names = [field["name"] for field in data("tokenizer", "bpe")["fields"]]
     assert names.index("special_tokens") < names.index("special_tokens.pad") < names.index("vocab_size")
-    text = printed(render_part, data("tokenizer", "bpe"), 200)
-    assert "as below" in text
-    assert '"<pad>"' in text
+    text = printed(render_part, data("tokenizer", "bpe"))
+    assert "as below" in text and '"<pad>"' in text
 
+    class Config(Position.Config):
+        scaling: Linear | Dynamic | None = None
 
-def test_options_of_several_mappings_say_whose_they_are() -> None:
-    @register("position", "stretched")
-    class Stretched(Position):
-        """x."""
-
-        class Config(component.Config):
-            scaling: Linear | Dynamic | None = None
-
-    meanings = {field["name"]: field["meaning"] for field in part_data(Stretched)["fields"]}
+    about = part_data(own("position", Position, Config=Config))
+    meanings = {field["name"]: field["meaning"] for field in about["fields"]}
     assert meanings["scaling.factor"] == "linear: extension of the context length"
     assert meanings["scaling.alpha"] == "dynamic: how fast"
 
 
 def test_what_a_part_can_and_cannot_do() -> None:
-    @register("attention", "weak")
-    class Weak(Attention):
-        """Attends to little."""
-
-        capabilities = frozenset({"causal", "padding"})
-
-    about = part_data(Weak)
-    assert about["capabilities"]["causal"] is True
-    assert about["capabilities"]["rotation"] is False
-    text = printed(render_part, about, 200)
-    can, _, cannot = text.partition("It cannot:")
-    assert "ignores padding" in can
-    assert CAPABILITIES["rotation"] in cannot
-    assert "It cannot:" not in printed(render_part, data("attention", "multi_head"), 200)
-    # nobody asks a tokenizer whether it attends to a memory
+    about = part_data(own("attention", Attention, capabilities=frozenset({"causal", "padding"})))
+    assert about["capabilities"]["causal"] is True and about["capabilities"]["rotation"] is False
+    can, _, cannot = printed(render_part, about).partition("It cannot:")
+    assert "ignores padding" in can and CAPABILITIES["rotation"] in cannot
+    assert "It cannot:" not in printed(render_part, data("attention", "multi_head"))
     assert data("tokenizer", "bpe")["capabilities"] == {}
 
 
@@ -214,84 +188,57 @@ def test_what_a_part_asks_and_needs() -> None:
 # parts of one's own
 
 
-def test_a_part_of_ones_own_is_marked_with_its_file() -> None:
-    @register("feedforward", "mine")
-    class Mine(MLP):
-        """An MLP of mine."""
-
-    line = line_data(Mine)
-    assert line["own"]
-    assert str(line["file"]).endswith("tests/reports/test_parts.py")
-    assert "custom: " in printed(render_slot, slot_data("feedforward"), 200)
-    assert part_data(Mine)["recipe"].count("type: mine") == 1
-
-
-def test_a_part_without_a_docstring_is_listed() -> None:
-    @register("feedforward", "silent")
-    class Silent(MLP):
-        pass
-
-    assert inspect.cleandoc(Silent.__doc__ or "") == ""
+def test_a_part_of_ones_own_is_marked_with_its_file_and_may_have_no_docstring() -> None:
+    part = own("feedforward", MLP)
+    line = line_data(part)
+    assert line["own"] and str(line["file"]).endswith("tests/reports/test_parts.py")
+    assert "custom: " in printed(render_slot, slot_data("feedforward"))
+    assert part_data(part)["recipe"].count("type: own_of_a_test") == 1
     for width in WIDTHS:
         assert "docstring" in printed(render_slot, slot_data("feedforward"), width)
-        assert "docstring" in printed(render_part, part_data(Silent), width)
+        assert "docstring" in printed(render_part, part_data(part), width)
 
 
 def test_an_example_makes_the_recipe_of_an_option_that_no_table_knows() -> None:
-    class Wild(MLP):
-        """An MLP with an option that only its author understands."""
+    class Config(MLP.Config):
+        runes: dict[str, int]
 
-        class Config(MLP.Config):
-            runes: dict[str, int]
-
-    register("feedforward", "wild")(Wild)
-    about = part_data(Wild)
-    assert about["recipe"] is None
-    assert "runes" in about["recipe_problem"]
+    wild = own("feedforward", MLP, Config=Config)
+    about = part_data(wild)
+    assert about["recipe"] is None and "runes" in about["recipe_problem"]
     assert "no minimal recipe" in printed(render_part, about, 80)
-
-    Wild.example = {"runes": {"a": 1}}
-    assert "runes: {a: 1}" in part_data(Wild)["recipe"]
+    wild.example = {"runes": {"a": 1}}
+    assert "runes: {a: 1}" in part_data(wild)["recipe"]
 
 
 def test_required_options_outside_the_model_are_found_by_their_type() -> None:
-    @register("tokenizer", "odd")
-    class Odd(TokenizerPart):
-        """Reads many things."""
+    class Config(TokenizerPart.Config):
+        count: PositiveInt
+        share: float
+        flag: bool
+        files: list[str]
+        pair: Annotated[tuple[int, float], BeforeValidator(tuple)]
+        names: dict[str, str]
 
-        class Config(TokenizerPart.Config):
-            count: PositiveInt
-            share: float
-            flag: bool
-            files: list[str]
-            pair: Annotated[tuple[int, float], BeforeValidator(tuple)]
-            names: dict[str, str]
-
-    minimal = minimal_recipe(Odd)
+    minimal = minimal_recipe(own("tokenizer", TokenizerPart, Config=Config))
     assert minimal.problem is None
     said = (minimal.data or {})["data"]["tokenizer"]
-    assert said["pair"] == [8, 0.5]
-    assert said["names"] == {"text": "text"}
+    assert (said["pair"], said["names"]) == ([8, 0.5], {"text": "text"})
 
 
-def test_a_check_that_fails_is_told_in_a_sentence() -> None:
-    @register("feedforward", "broken_check")
-    class BrokenCheck(MLP):
-        """Checks in a way that fails."""
+def test_a_check_that_fails_is_reported_in_a_sentence() -> None:
+    class Config(MLP.Config):
+        def check(self, shape: Any) -> Any:
+            yield Problem("d_ff", str(1 // 0))
 
-        class Config(MLP.Config):
-            def check(self, shape: Any) -> Any:
-                yield Problem("d_ff", str(1 // 0))
-
-    about = part_data(BrokenCheck)
-    assert about["recipe"] is None
-    assert "ZeroDivisionError" in about["recipe_problem"]
+    about = part_data(own("feedforward", MLP, Config=Config))
+    assert about["recipe"] is None and "ZeroDivisionError" in about["recipe_problem"]
 
 
 # widths
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@looped("width", WIDTHS)
 def test_a_list_is_wrapped_and_never_cut(width: int) -> None:
     slots = [slot_data(slot) for slot in CATALOGUES]
     text = printed(render_slots, slots, width)
@@ -326,20 +273,14 @@ def test_a_part_is_wrapped_and_never_cut() -> None:
 
 
 def test_the_matrix_marks_what_works_and_says_why_not() -> None:
-    @register("attention", "stiff")
-    class Stiff(Attention):
-        """Knows no rotation."""
-
-        capabilities = frozenset({"causal", "bidirectional", "bias", "masks"})
-
+    own("attention", Attention, "stiff", capabilities=frozenset({"causal", "bidirectional", "bias", "masks"}))
     table = matrix_data("position", "attention")
     assert table["refused"]["rotary"]["multi_head"] is None
     assert "rotation" in table["refused"]["rotary"]["stiff"]
     for width in WIDTHS:
         text = printed(render_matrices, all_data(), width)
-        assert max(map(len, text.splitlines())) <= width
+        assert max(map(len, text.splitlines())) <= width and "yes" in text
         assert squeezed(table["refused"]["rotary"]["stiff"]) in squeezed(text)
-        assert "yes" in text
     lines = [line.split() for line in text.splitlines()]
     names = next(line for line in lines if "stiff" in line)
     row = next(line for line in lines if line[:1] == ["rotary"])
@@ -353,7 +294,3 @@ def test_equal_reasons_have_one_number() -> None:
     assert text.count(reason) == 1
     assert printed(render_matrices, tables, 40).split()[3:9] == ["x", "y:", "1", "z:", "yes", "w"]
     assert [line.split() for line in text.splitlines()[2:4]] == [["x", "1", "yes"], ["w", "1", "2"]]
-
-
-def test_parts_are_classes_of_their_slot() -> None:
-    assert all(issubclass(REGISTRY.get(slot, name), Component) for slot, name in PARTS)
