@@ -15,7 +15,7 @@ from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 
 from ..sampling import looped
-from .small import HEADS, read_again, said, small
+from .small import HEADS, MLP, read_again, said, small
 
 LETTERS = 100_000
 DIFFER = "this stack has more than 256 different layers; make some equal"
