@@ -276,29 +276,3 @@ class TestInitFrom:
         source["train"]["init_from"] = str(classifier.folder)
         with pytest.raises(RunError, match=r"has another tokenizer, .*data\.tokenizer: {type: file, path: .*json}"):
             train(source, out=tmp_path / "run", progress=False)
-
-
-@pytest.mark.full
-def test_a_generator_is_resumed_with_the_model(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("a great film\na poor film\nit was dull\n" * 4)
-    generator = {
-        "type": "encoder", "d_model": 16, "num_layers": 1, "embedding": "tokens", "position": "sinusoidal",
-        "layer": {
-            "norm": "layer_norm", "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 8},
-        },
-        "head": {"type": "masked_lm", "tied": True},
-    }  # fmt: skip
-    objective = {"type": "replaced_token", "generator": generator}
-    source = base(tmp_path, "discriminator", objective, {"type": "text", "files": str(tmp_path / "text")})
-    source["train"] = source["train"] | {"steps": 4, "checkpoint_every": 2, "evaluate_every": 2, "keep": "last"}
-    whole = train(source, out=tmp_path / "whole", progress=False)
-    source["train"]["steps"] = 2
-    train(source, out=tmp_path / "parts", progress=False)
-    source["train"]["steps"] = 4
-    parts = train(source, out=tmp_path / "parts", resume=True, progress=False)
-    assert (whole.folder / "model.safetensors").read_bytes() == (parts.folder / "model.safetensors").read_bytes()
-    assert "generator" not in "".join(parts.model.state_dict())
-    said = parts.predict("a poor film")[0]
-    assert said["tokens"][1:-1] == ["▁a", "▁poor", "▁film"] and len(said["replaced"]) == 5
-    assert parts.evaluate("valid").keys() == {"loss"}

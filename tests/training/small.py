@@ -60,6 +60,7 @@ def trained(loaded: Recipe, out: Path | str | None, **options: Any) -> Run:
 def outcome(folder: Path) -> dict[str, Any]:
     """All of a run that the same steps give again."""
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    scores = folder / "evaluation.json"
     last = max((folder / "checkpoints").glob("step-????????"))
     return {
         "metrics": [
@@ -67,6 +68,6 @@ def outcome(folder: Path) -> dict[str, Any]:
             for line in metrics
         ],
         "weights": (folder / "model.safetensors").read_bytes(),
-        "evaluation": (folder / "evaluation.json").read_bytes(),
+        "evaluation": scores.read_bytes() if scores.exists() else b"",
         **{f"{last.name}/{file.name}": file.read_bytes() for file in last.glob("*.*")},
     }

@@ -16,7 +16,7 @@ from tfkit.run import load_run
 from tfkit.training.adapter import LowRank, LowRankAdaptation
 from tfkit.training.weights import Weights, read_tensors
 
-from .small import outcome, small, trained
+from .small import small, trained
 
 LORA = {"type": "lora", "rank": 2, "alpha": 4, "on": ["query", "value"], "dropout": 0.1}
 
@@ -62,24 +62,6 @@ def test_validation_measures_what_is_published(base: Path) -> None:
     run = trained(loaded, base.parent / "run")
     last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert load_run(run.folder).evaluate("valid")["loss"] == pytest.approx(last["valid.loss"], abs=1e-6)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("callbacks", [[], [{"type": "ema", "decay": 0.5}]])
-def test_an_adapter_goes_on_to_the_same_bits(base: Path, callbacks: list[Any]) -> None:
-    folder = base.parent
-    straight = trained(lora(base, steps=7, callbacks=callbacks), folder / "straight")
-    trained(lora(base, steps=4, callbacks=callbacks), folder / "parts")
-    parts = trained(lora(base, steps=7, callbacks=callbacks), folder / "parts", resume=True)
-    assert outcome(straight.folder) == outcome(parts.folder)
-    assert (straight.folder / "adapter.safetensors").read_bytes() == (parts.folder / "adapter.safetensors").read_bytes()
-
-
-@pytest.mark.full
-def test_another_adapter_cannot_resume(base: Path) -> None:
-    trained(lora(base, steps=2), base.parent / "run")
-    with pytest.raises(tfkit.RunError, match=r"train\.adapter\.rank: 2 in the run, 4 in the recipe"):
-        trained(lora(base, {"rank": 4}, steps=4), base.parent / "run", resume=True)
 
 
 @pytest.mark.full

@@ -1,6 +1,5 @@
 import math
 from collections import defaultdict
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,36 +76,6 @@ def test_probabilities_sum_to_one(order, context):
     nats = np.asarray([model.nats([np.asarray([*context, token])])[-1] for token in range(vocab)])
     assert np.exp(-nats).sum() == pytest.approx(1, abs=1e-9)
     assert (nats > 0).all() and np.isfinite(nats).all()
-
-
-@looped("train", [[[0, 1]], [[0, 1, 1, 1, 1, 1, 1, 1]], [[0, 1, 2, 3, 4, 5]], [[2], [0, 1, 0, 1]]])
-def test_tiny_corpora(train):
-    model = KneserNey(VOCAB, 5).fit([np.asarray(row) for row in train])
-    nats = np.asarray([model.nats([np.asarray([0, token])])[-1] for token in range(VOCAB)])
-    assert np.exp(-nats).sum() == pytest.approx(1)
-
-
-def test_rows_do_not_reach_into_each_other():
-    train, valid = rows(4, 20, 30), rows(5, 6, 9)
-    model = KneserNey(VOCAB, 4).fit(train)
-    together = model.nats(valid)
-    assert together == pytest.approx(np.concatenate([model.nats([row]) for row in valid]))
-    assert len(together) == 6 * 8
-
-
-def test_longer_contexts_help_where_there_is_structure():
-    text = [np.asarray([0, 1, 0, 2] * 300)]
-    losses = [ngram_baseline(text, text, VOCAB, order).loss for order in (1, 2, 3)]
-    assert losses[0] > 1.2 * losses[1] > 1.2 * losses[2] and losses[2] < 0.02
-
-
-@pytest.mark.full
-def test_a_chain_is_learnt():
-    table = np.random.default_rng(0).dirichlet(np.full(VOCAB, 0.4), size=VOCAB)
-    valid = rows(7, 5, 500)
-    best = np.mean([-math.log(table[a, b]) for row in valid for a, b in pairwise(row)])
-    found = ngram_baseline(rows(6, 20, 1000), valid, VOCAB, 2)
-    assert best <= found.loss < best + 0.02 and found.name == "2-gram, Kneser-Ney"
 
 
 def test_limits():

@@ -175,16 +175,6 @@ def test_the_average_is_evaluated_and_published(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("keep", ["best", "last"])
-def test_an_average_goes_on_to_the_same_bits(tmp_path: Path, keep: str) -> None:
-    straight = trained(ema(tmp_path, decay=0.9, steps=8, keep=keep), tmp_path / "straight")
-    trained(ema(tmp_path, decay=0.9, steps=5, keep=keep), tmp_path / "parts")
-    parts = trained(ema(tmp_path, decay=0.9, steps=8, keep=keep), tmp_path / "parts", resume=True)
-    assert outcome(straight.folder) == outcome(parts.folder)
-    assert (straight.folder / "checkpoints/step-00000008/callbacks.safetensors").is_file()
-
-
-@pytest.mark.full
 def test_the_best_of_another_average_is_forgotten(tmp_path: Path) -> None:
     trained(small(tmp_path, steps=3), tmp_path / "run")
     run = trained(ema(tmp_path, steps=4), tmp_path / "run", resume=True)

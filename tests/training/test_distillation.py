@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 from tests.sampling import looped, some
-from tests.training.small import outcome
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, train
@@ -244,20 +243,6 @@ def test_a_transformer_teaches_a_recurrent_student(tmp_path: Path) -> None:
     loaded = taught(tmp_path, "causal_lm", {"weight": 1})
     student = taught(tmp_path, "causal_lm", {"weight": 1}, model__layer=RECURRENT, model__position="none")
     assert trained(student, tmp_path / "student").model.state_dict().keys() != ready(loaded).model.state_dict().keys()
-
-
-@pytest.mark.full
-def test_a_resumed_student_equals_an_unbroken_one(tmp_path: Path) -> None:
-    def student(steps: int) -> Recipe:
-        settings = {"cosine": 1, "hidden": {0: 3}, "projection": True}
-        changes = {"d_model": 12, "train__steps": steps, "model__layer__dropout": 0.2}
-        return taught(tmp_path, "masked_lm", settings, **changes, train__metrics=["perplexity"])
-
-    trained(student(4), tmp_path / "whole")
-    trained(student(2), tmp_path / "broken")
-    trained(student(4), tmp_path / "broken", resume=True)
-    assert outcome(tmp_path / "whole") == outcome(tmp_path / "broken")
-    assert any("beside" in name for name in outcome(tmp_path / "whole"))
 
 
 @pytest.mark.full

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.small import outcome, small, trained
-from tfkit.core.errors import RecipeError, RunError, UsageError
+from tests.training.small import small, trained
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.settings.parameters import parameters_of, rate_of
-from tfkit.recipe.settings.sections import ParameterGroup, Train
+from tfkit.recipe.settings.parameters import parameters_of
+from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup, set_rate
 
 
@@ -108,34 +108,6 @@ def test_the_decay_of_the_last_group_counts_and_the_optimizer_s_stays(model: Mod
 def test_an_optimizer_without_decay_is_refused_by_name(model: Model) -> None:
     with pytest.raises(UsageError, match=r"train\.groups: this optimizer has no weight_decay"):
         grouped(model, {"kind": "matrix", "weight_decay": 0.1}, optimizer={"type": "torch", "name": "Rprop"})
-
-
-def test_the_factor_is_the_product_of_its_reasons(model: Model) -> None:
-    parameter = next(one for one in parameters_of(model) if one.names[0] == "decoder.layers.1.attention.key.weight")
-    groups = [
-        ParameterGroup(kind="attention", rate=3.0),
-        ParameterGroup(names=("*.key.*",), rate=5.0),
-        ParameterGroup(kind="norm", rate=7.0),
-    ]
-    assert rate_of(parameter, groups, 0.5, {"decoder": 3}) == 3.0 * 5.0 * 0.25
-
-
-@pytest.mark.full
-def test_a_run_with_groups_is_resumed_exactly(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"groups": [{"kind": "norm", "rate": 4.0}], "layer_decay": 0.5, "checkpoint_every": 2}
-    whole = trained(small(tmp_path, steps=4, **options), tmp_path / "whole")
-    trained(small(tmp_path, steps=2, **options), tmp_path / "parts")
-    parts = trained(small(tmp_path, steps=4, **options), tmp_path / "parts", resume=True)
-    plain = trained(small(tmp_path, steps=4), tmp_path / "plain")
-    assert outcome(whole.folder) == outcome(parts.folder)
-    assert outcome(whole.folder) != outcome(plain.folder)
-
-
-@pytest.mark.full
-def test_other_groups_make_another_run(tmp_path: Path) -> None:
-    trained(small(tmp_path, layer_decay=0.5), tmp_path / "run")
-    with pytest.raises(RunError, match=r"train\.layer_decay: 0\.5 in the run"):
-        trained(small(tmp_path, steps=5, layer_decay=0.4), tmp_path / "run", resume=True)
 
 
 @pytest.mark.full

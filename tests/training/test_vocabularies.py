@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.small import RECIPE, outcome, trained
+from tests.training.small import RECIPE, trained
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run
@@ -69,14 +69,6 @@ def test_rules_are_about_the_tokens_that_are_written(run: Run) -> None:
     assert run.generate("a cat", logits=[{"type": "choices", "choices": ["zwei Katzen"]}]) == ["zwei Katzen"]
     with pytest.raises(UsageError, match="'c' is not in the vocabulary"):
         run.generate("a cat", logits=[{"type": "banned", "tokens": ["c"]}])
-
-
-@pytest.mark.full
-def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    whole = trained(recipe(tmp_path, **{"train.steps": 5}), tmp_path / "whole")
-    parts = trained(recipe(tmp_path), tmp_path / "parts")
-    trained(recipe(tmp_path, **{"train.steps": 5}), parts.folder, resume=True)
-    assert outcome(parts.folder) == outcome(whole.folder)
 
 
 @pytest.mark.full
