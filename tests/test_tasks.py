@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 import tfkit
-from tfkit.cli.main import main
-from tfkit.core.errors import DataError, RecipeError, RunError, TfkitWarning, UsageError
+from tests.cli.typed import refused, typed
+from tfkit.core.errors import RecipeError, RunError, TfkitWarning, UsageError
 from tfkit.run import Run, load_run, train
 
 WORDS = ("fine", "great", "poor", "dull")
@@ -74,7 +73,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def command(*arguments: Any, **options: Any) -> str:
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+    done = typed(*arguments, **options)
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -104,20 +103,16 @@ class TestLabels:
             resumed = train(source, out=tmp_path / "run", resume=True, progress=False, accept_changes=True)
         assert resumed.labels == ("for", "against")
 
-    @pytest.mark.parametrize("text", ["{", '{"a": 1}', "[1]", '["a", "a"]'])
-    def test_a_broken_file_is_named(self, classifier: Run, tmp_path: Path, text: str) -> None:
+    def test_a_broken_file_is_named(self, classifier: Run, tmp_path: Path) -> None:
         shutil.copytree(classifier.folder, tmp_path / "run")
-        (tmp_path / "run" / "labels.json").write_text(text)
         (tmp_path / "run" / "SHA256SUMS").unlink()
-        with pytest.raises(RunError, match=r"labels\.json: "):
-            load_run(tmp_path / "run").predict("a film")
+        for text in ("{", '{"a": 1}', "[1]", '["a", "a"]'):
+            (tmp_path / "run" / "labels.json").write_text(text)
+            with pytest.raises(RunError, match=r"labels\.json: "):
+                load_run(tmp_path / "run").predict("a film")
 
     def test_a_number_may_be_said(self, tmp_path: Path) -> None:
         source = classes(tmp_path)
-        source["model"]["head"]["num_classes"] = 1
-        message = r"reviews\.txt:3: the label 'against' is one too many for the 1 classes of model\.head"
-        with pytest.raises(DataError, match=message):
-            train(source, out=tmp_path / "run", progress=False)
         source["model"]["head"]["num_classes"] = 5
         source["train"]["steps"] = 1
         said = train(source, out=tmp_path / "run", progress=False).predict("a film")[0]
@@ -170,10 +165,10 @@ class TestPredict:
     def test_command(self, classifier: Run, tagger: Run) -> None:
         lines = command("predict", classifier.folder, "a great film", "a dull film").splitlines()
         assert [line.split("\t")[0] for line in lines] == ["for", "against"]
-        said = json.loads(command("predict", classifier.folder, "--json", input="a poor film\n"))
+        said = json.loads(command("predict", classifier.folder, "--json", stdin="a poor film\n"))
         assert said["label"] == "against" and said["labels"].keys() == {"for", "against"}
         assert command("predict", tagger.folder, "play rock") == "play/O rock/B-genre\n"
-        assert command("predict", classifier.folder, input="") == ""
+        assert command("predict", classifier.folder, stdin="") == ""
 
     def test_a_file_of_records(self, classifier: Run, tmp_path: Path) -> None:
         records = [{"id": f"r{number}", "review": f"a {word} film"} for number, word in enumerate(WORDS)]
@@ -185,10 +180,7 @@ class TestPredict:
         )
         command(*line, "--output", tmp_path / "out.jsonl")
         assert [json.loads(one) for one in (tmp_path / "out.jsonl").read_text().splitlines()] == said
-        assert (
-            "reads at most 2 texts"
-            in CliRunner().invoke(main, [*map(str, line), "--field", "b", "--field", "c"]).stderr
-        )
+        assert "reads at most 2 texts" in refused(*line, "--field", "b", "--field", "c")
 
     def test_what_cannot_be_read(self, classifier: Run) -> None:
         with pytest.raises(UsageError, match="this model reads text; pass a mapping from field to text, got 3"):
@@ -208,8 +200,7 @@ class TestPredict:
         scores = run.evaluate("valid")
         # 2 texts of 5 characters, 4 targets each: three words and the end
         assert scores["bits_per_character"] == pytest.approx(scores["loss"] * 8 / 10 / np.log(2))
-        done = CliRunner().invoke(main, ["predict", str(run.folder), "a"])
-        assert done.exit_code == 2 and "makes no predictions" in done.stderr
+        assert "makes no predictions" in refused("predict", run.folder, "a")
 
 
 class TestEmbed:
@@ -242,10 +233,9 @@ class TestEmbed:
         command("embed", classifier.folder, tmp_path / "texts", "--out", tmp_path / "v.npy", "--no-normalize")
         array = np.load(tmp_path / "v.npy")
         np.testing.assert_allclose(array, classifier.embed(["a great film", "film"], normalize=False), rtol=1e-5)
-        command("embed", classifier.folder, "-", "--out", tmp_path / "v.jsonl", input="film\n")
+        command("embed", classifier.folder, "-", "--out", tmp_path / "v.jsonl", stdin="film\n")
         assert len((tmp_path / "v.jsonl").read_text().splitlines()) == 1
-        done = CliRunner().invoke(main, ["embed", str(classifier.folder), "-"], input="")
-        assert done.exit_code == 2 and "contains no text" in done.stderr
+        assert "contains no text" in refused("embed", classifier.folder, "-", stdin="")
 
 
 class TestInitFrom:
@@ -269,10 +259,3 @@ class TestInitFrom:
         assert not torch.equal(before["head.dense.weight"], after["head.dense.weight"])
         fill = run.predict("a <mask> film")[0]
         assert len(fill["fills"][0]) == 5 and fill["filled"].startswith("a ")
-
-    def test_other_tokens_are_refused(self, classifier: Run, tmp_path: Path) -> None:
-        source = classes(tmp_path)
-        (tmp_path / "reviews.txt").write_text(REVIEWS.replace("film", "book"))
-        source["train"]["init_from"] = str(classifier.folder)
-        with pytest.raises(RunError, match=r"has another tokenizer, .*data\.tokenizer: {type: file, path: .*json}"):
-            train(source, out=tmp_path / "run", progress=False)

@@ -103,7 +103,7 @@ class Exploding:
         return Path.touch, (self.trace,)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "said"),
     [
         ("cut", "is truncated: it has fewer values than its header declares"),
@@ -165,7 +165,7 @@ def bomb(side: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("data", "said"),
     [
         (b"hello", "cannot be read as an image"),
@@ -174,11 +174,10 @@ def bomb(side: int) -> bytes:
         (bomb(60_000), "decompression bomb"),
         (bomb(8), "cannot be read as an image"),
     ],
-    ids=["text", "large", "larger", "largest", "cut"],
 )
 def test_a_file_that_is_no_picture_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image", reason="pictures need Pillow")
-    (tmp_path / "one").mkdir()
+    (tmp_path / "one").mkdir(exist_ok=True)
     (tmp_path / "one" / "a.png").write_bytes(data)
     with pytest.raises(DataError, match=f"a.png: .*{said}"):
         examples("images", folder=str(tmp_path))
@@ -339,13 +338,6 @@ def test_splits_share_no_digit_and_no_sentence() -> None:
     assert [len(names) for names in digits.values()] == [1437, 180, 180] and len(set().union(*digits.values())) == 1797
     said = {split: {one["target"] for one in examples("shapes", split=split)} for split in ("train", "valid", "test")}
     assert not said["train"] & said["test"] and not said["valid"] & (said["train"] | said["test"])
-
-
-def test_drawn_examples_are_the_same_again() -> None:
-    for name in ("shapes", "tones"):
-        first, again, other = (examples(name, size=3, seed=seed) for seed in (0, 0, 1))
-        assert all((array(a) == array(b)).all() for a, b in zip(first, again, strict=True))
-        assert (array(first[0]) != array(other[0])).any()
 
 
 # --- arrays under names

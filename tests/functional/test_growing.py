@@ -10,14 +10,16 @@ import torch
 from tfkit.functional import growing
 from tfkit.functional.growing import SLACK, SPARE, GrowingBuffers
 
+from ..sampling import looped
+
 
 def kept(whole: torch.Tensor, keeps: int | None) -> torch.Tensor:
     """What is left of a tensor of which only so many at the end are asked for again."""
     return whole if keeps is None else whole[:, max(0, whole.shape[1] - keeps) :]
 
 
-@pytest.mark.parametrize("keeps", [None, 0, 1, 3, 70, 300])
-@pytest.mark.parametrize("reserved", [0, 40, 900])
+@looped("keeps", [None, 0, 1, 3, 70, 300])
+@looped("reserved", [0, 40, 900])
 def test_it_gives_what_concatenation_gives(keeps: int | None, reserved: int) -> None:
     draw = random.Random(f"{keeps} {reserved}")
     for _ in range(6):
@@ -52,12 +54,6 @@ def test_several_tensors_grow_together_and_keep_their_kinds() -> None:
     assert held.bytes() == 4 * 2 * (4 * 4 + 5 * 8)
 
 
-def test_nothing_added_is_nothing_held() -> None:
-    held = GrowingBuffers(1)
-    held.reorder(torch.tensor([0]))
-    assert (held.held(), held.bytes(), held.rows, held.earliest()) == ((), 0, 0, 0)
-
-
 def test_what_is_reserved_is_not_copied_on_the_way() -> None:
     held = GrowingBuffers(1)
     held.reserve(50)
@@ -78,7 +74,7 @@ def test_what_is_read_once_has_no_room_and_what_grows_has_as_much_again() -> Non
     assert held.held()[0].untyped_storage().nbytes() == 4 * 22
 
 
-@pytest.mark.parametrize("first", [1, 1000])
+@looped("first", [1, 1000])
 def test_memory_is_bounded_where_the_past_is_forgotten(first: int) -> None:
     held = GrowingBuffers(1, keeps=100)
     held.append(torch.zeros(1, first))
@@ -97,8 +93,8 @@ def test_so_many_can_be_taken_back_however_far_the_text_is() -> None:
     assert held.held()[0].tolist() == [[float(number) for number in range(529, 536)]]
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 22])
-@pytest.mark.parametrize("learned", [False, True])
+@looped("limit", [0, 1 << 22])
+@looped("learned", [False, True])
 def test_rows_are_reordered_in_a_new_buffer_or_where_they_are(
     limit: int, learned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
