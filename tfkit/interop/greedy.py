@@ -9,7 +9,7 @@ from typing import TypedDict
 import torch
 
 from tfkit.core.trees import JsonObject
-from tfkit.interop.huggingface.exporting import has_tokenizer
+from tfkit.interop.huggingface.exporting import special_ids_of
 from tfkit.models import Model
 from tfkit.run import Run
 
@@ -64,10 +64,8 @@ class FilesVerdict:
 
 
 def boundary_tokens(run: Run) -> BoundaryTokens:
-    """Return the start and end tokens of the tokenizer if the run was trained, else those of the recipe."""
-    special = dict(run.blueprint.special_ids)
-    if has_tokenizer(run) and (run.recipe.objective is not None or not special):
-        special |= run.tokenizer.special_ids
+    """Return the start and end tokens of a run."""
+    special = special_ids_of(run)
     paired = run.blueprint.encoder is not None and run.blueprint.decoder is not None
     return {"start": special.get("start") if paired else None, "ends": [special["end"]] if "end" in special else []}
 

@@ -101,9 +101,8 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
             written = rule.to_checkpoint(tensors, {**family.sizes, **_sizes_of(plans, names[0])})
             checkpoint_names = rule.checkpoint_names_for(binding, len(written))
             if twice := sorted(result.keys() & set(checkpoint_names)):
-                raise DataError(
-                    f"two rules of '{family.part_name}' write {family.prefix_of(twice[0], blueprint)}{twice[0]}; one is {rule}"
-                )
+                name = f"{family.prefix_of(twice[0], blueprint)}{twice[0]}"
+                raise DataError(f"two rules of '{family.part_name}' write {name}; one is {rule}")
             result |= dict(zip(checkpoint_names, written, strict=True))
             used.update(names)
     missed = sorted(set(own) - used)
@@ -145,7 +144,8 @@ def _check_all(
     blueprint: Blueprint,
 ) -> None:
     """Raise DataError for unmatched tensors on either side."""
-    left, depth = [], _depth(required)
+    left = []
+    depth = 1 + max(map(_number, required), default=-1) if family.ahead else 0
     for plain, name in names.items():
         if plain in used or matches(family.ignored, plain):
             continue
@@ -175,11 +175,6 @@ def _number(name: str) -> int:
     """Return the layer index in a name, or -1 outside the layers."""
     match = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
     return -1 if match is None else int(match[1])
-
-
-def _depth(names: Iterable[str]) -> int:
-    """Return the number of layers, as numbered in the names."""
-    return 1 + max(map(_number, names), default=-1)
 
 
 def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:

@@ -152,11 +152,16 @@ def _dtype(tensors: Mapping[str, Tensor]) -> torch.dtype:
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
 
-def ids_of(run: Run) -> dict[str, int | None]:
-    """Return the special token ids by config.json key: the recipe's, else the tokenizer's; None if missing."""
+def special_ids_of(run: Run) -> dict[str, int]:
+    """Return the special tokens by role: the tokenizer's if the run was trained, else the recipe's."""
     special = dict(run.blueprint.special_ids)
-    if run.recipe.objective is not None or not special:
-        special = {**special, **(run.tokenizer.special_ids if has_tokenizer(run) else {})}
+    known = has_tokenizer(run) and (run.recipe.objective is not None or not special)
+    return special | (run.tokenizer.special_ids if known else {})
+
+
+def ids_of(run: Run) -> dict[str, int | None]:
+    """Return the special token ids by config.json key, None if missing."""
+    special = special_ids_of(run)
     ids = {key: special.get(role) for role, key in ID_KEYS.items()}
     if run.blueprint.encoder is not None and run.blueprint.decoder is not None and "start" in special:
         ids["decoder_start_token_id"] = special["start"]

@@ -132,13 +132,9 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) ->
 
 def recipe_text(header: list[str], model: ModelSection, sections: Mapping[str, object]) -> str:
     """Return the text of a recipe, with `header` as comment lines at the top."""
-    ordered = {key: model[key] for key in sorted(model, key=_place)}
+    ordered = {key: model[key] for key in ORDER if key in model} | model
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
     return "".join(f"# {line}\n" for line in header) + body
-
-
-def _place(key: str) -> int:
-    return ORDER.index(key) if key in ORDER else len(ORDER)
 
 
 def _plain(value: object) -> object:

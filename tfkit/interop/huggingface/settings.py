@@ -110,7 +110,7 @@ class Power(Setting):
 
 @dataclass(frozen=True)
 class Switch(Setting):
-    """A flag in config.json. If it is true, the recipe's value is `on`, else its default."""
+    """A flag in config.json. If it is true, the recipe's value is `on`, else its default; True stands for any part."""
 
     on: object = True
 
@@ -118,6 +118,8 @@ class Switch(Setting):
         return self.on if super().read(config) else None
 
     def write(self, value: object) -> bool:
+        if self.on is True:
+            return value not in (None, False)
         if value not in (None, False, self.on):
             raise DataError(f"{self.config_key} cannot express {value!r}")
         return bool(value == self.on)

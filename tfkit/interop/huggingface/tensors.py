@@ -66,7 +66,7 @@ class Rule:
 
     def checkpoint_names_for(self, binding: Mapping[str, str], stacked: int) -> list[str]:
         """Return the checkpoint names for placeholder values; an extra placeholder is numbered below `stacked`."""
-        shifted = {name: _shifted(value, self.offsets.get(name, 0)) for name, value in binding.items()}
+        shifted = dict(binding) | {name: str(int(binding[name]) + by) for name, by in self.offsets.items()}
         names = []
         for template in self.checkpoint_names:
             own = [name for name in _placeholders(template) if name not in binding]
@@ -144,10 +144,6 @@ def matches(templates: Iterable[str], name: str) -> bool:
 
 def _placeholders(template: str) -> list[str]:
     return re.findall(r"\{(\w+)\}", template)
-
-
-def _shifted(value: str, offset: int) -> str:
-    return str(int(value) + offset) if offset else value
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tfkit.core.registry import register
@@ -80,10 +79,6 @@ class Cohere2(Cohere):
     @classmethod
     def position(cls, config: ConfigJson, name: str) -> Any:
         return super().position(config, name) if name == SLIDING else None
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().write_positions(config, [layer for layer in layers if layer["position"]])
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -9,7 +9,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
 from tfkit.interop.huggingface.family import Family, override
-from tfkit.interop.huggingface.settings import ConfigJson, look
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
@@ -19,6 +19,19 @@ GROUPED = "(group slot dim) width -> slot group dim width"
 TRANSPOSED = "width out -> out width"
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
 INNER = "layer.feedforward.d_ff"
+# names and defaults of GPT-2
+SIZES = (
+    Setting("vocab_size", "vocab_size"),
+    Setting("n_positions", "max_length", 1024),
+    Setting("n_embd", "d_model"),
+    Setting("n_layer", "num_layers"),
+    Setting("n_head", "layer.attention.num_heads"),
+    Setting("resid_pdrop", "layer.dropout", 0.1),
+    Setting("embd_pdrop", "embedding.dropout", 0.1),
+    Setting("attn_pdrop", "layer.attention.dropout", 0.1),
+    Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+    Setting("initializer_range", "init.std", 0.02),
+)
 
 
 def named(checkpoint: str, layout: str = "", **names: str) -> tuple[Rule, ...]:

@@ -26,9 +26,9 @@ from tfkit.interop.huggingface.families.sparse import (
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import merged, override, value_of
+from tfkit.interop.huggingface.family import merged, value_of
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, amended
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, Switch, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # config.json files do not contain eps
@@ -202,23 +202,12 @@ class Glm4Moe(Grouped):
             Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
             rms_norm_eps=1e-5,
         ),
-        *(*ROUTED, *GROUPS, NORMALIZED),
+        *(*ROUTED, *GROUPS, NORMALIZED, Switch("use_qk_norm", "layer.attention.qk_norm", False)),
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
     rope = Rope(fraction=0.5, partial=True)
     dense_layers = 1
     ahead = True
-
-    @classmethod
-    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        if config.get("use_qk_norm"):
-            override(model, {"layer.attention.qk_norm": True})
-        super().to_recipe(model, config)
-
-    @classmethod
-    def to_config(cls, config: Tree, model: ModelSection) -> None:
-        super().to_config(config, model)
-        config["use_qk_norm"] = value_of(model, "layer.attention.qk_norm") is not None
 
 
 @register("family", "youtu")

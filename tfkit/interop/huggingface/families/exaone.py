@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from tfkit.core.registry import register
-from tfkit.core.trees import Tree
-from tfkit.interop.huggingface.families.llama import Llama, heads_of
+from tfkit.interop.huggingface.families.llama import Llama, LocalTurns, heads_of
 from tfkit.interop.huggingface.families.olmo import Olmo2
 from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import FULL, SLIDING
@@ -16,7 +12,7 @@ from tfkit.interop.huggingface.settings import ConfigJson, amended
 
 
 @register("family", "exaone4")
-class Exaone4(Olmo2):
+class Exaone4(LocalTurns, Olmo2):
     """EXAONE 4: norms of sublayer outputs, queries and keys; layers without a window have no positions."""
 
     model_types = ("exaone4",)
@@ -28,7 +24,6 @@ class Exaone4(Olmo2):
         num_key_value_heads=32,
         rms_norm_eps=1e-5,
     )
-    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
 
     @classmethod
     def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
@@ -42,12 +37,3 @@ class Exaone4(Olmo2):
         types = super().types(config, count)
         is_pattern = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
         return [*types[:-1], FULL] if is_pattern else types  # the last layer is never windowed
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
-        windows = config.get("sliding_window", cls.window) is not None
-        return None if windows and name == FULL else super().position(config, name)
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().write_positions(config, [layer for layer in layers if layer["position"]])

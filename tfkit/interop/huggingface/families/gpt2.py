@@ -5,14 +5,11 @@ from __future__ import annotations
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.families.decoders import LAYER, QKV, SIZES, TRANSPOSED
 from tfkit.interop.huggingface.family import Family, override
 from tfkit.interop.huggingface.layer_types import layers_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
-
-LAYER = "decoder.layers.{layer}"
-QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-TRANSPOSED = "width out -> out width"
 
 
 @register("family", "gpt2")
@@ -32,23 +29,8 @@ class GPT2(Family):
         },
         "init": {"type": "scaled_residual"},
     }
-    heads = {
-        "GPT2LMHeadModel": {"head": {"type": "language_model"}},
-        "GPT2Model": {"head": "none"},
-    }
-    settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("n_positions", "max_length", 1024),
-        Setting("n_embd", "d_model"),
-        Setting("n_layer", "num_layers"),
-        Setting("n_head", "layer.attention.num_heads"),
-        Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
-        Setting("resid_pdrop", "layer.dropout", 0.1),
-        Setting("embd_pdrop", "embedding.dropout", 0.1),
-        Setting("attn_pdrop", "layer.attention.dropout", 0.1),
-        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
-        Setting("initializer_range", "init.std", 0.02),
-    )
+    heads = {"GPT2LMHeadModel": {"head": {"type": "language_model"}}, "GPT2Model": {"head": "none"}}
+    settings = (*SIZES, Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS))
     fixed = (Fixed("add_cross_attention", (False,)),)
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),

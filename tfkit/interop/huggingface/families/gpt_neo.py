@@ -11,6 +11,7 @@ from tfkit.interop.huggingface.families.decoders import (
     GROUPED,
     INNER,
     QKV,
+    SIZES,
     TRANSPOSED,
     ClassicDecoder,
     heads_of,
@@ -24,18 +25,6 @@ from tfkit.interop.huggingface.tensors import Rule
 CHECKPOINT = "h.{layer}"
 # in GPT's files, "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-SIZES = (
-    Setting("vocab_size", "vocab_size"),
-    Setting("n_positions", "max_length", 1024),
-    Setting("n_embd", "d_model"),
-    Setting("n_layer", "num_layers"),
-    Setting("n_head", "layer.attention.num_heads"),
-    Setting("resid_pdrop", "layer.dropout", 0.1),
-    Setting("embd_pdrop", "embedding.dropout", 0.1),
-    Setting("attn_pdrop", "layer.attention.dropout", 0.1),
-    Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
-    Setting("initializer_range", "init.std", 0.02),
-)
 
 
 @register("family", "openai_gpt")

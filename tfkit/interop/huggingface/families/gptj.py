@@ -8,9 +8,9 @@ from typing import ClassVar
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.decoders import LAYER, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.families.decoders import INNER, LAYER, SIZES, ClassicDecoder, heads_of, named
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 CHECKPOINT = "h.{layer}"
@@ -29,19 +29,11 @@ class GPTJ(ClassicDecoder):
         },
     )
     heads: ClassVar = heads_of("GPTJ", bias=True)
-    settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("n_positions", "max_length", 2048),
-        Setting("n_embd", "d_model"),
-        Setting("n_layer", "num_layers"),
-        Setting("n_head", "layer.attention.num_heads"),
-        Setting("n_inner", "layer.feedforward.d_ff", None),
+    settings = amended(
+        SIZES,
+        Setting("n_inner", INNER, None),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
-        Setting("resid_pdrop", "layer.dropout", 0.0),
-        Setting("embd_pdrop", "embedding.dropout", 0.0),
-        Setting("attn_pdrop", "layer.attention.dropout", 0.0),
-        Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
-        Setting("initializer_range", "init.std", 0.02),
+        **{"n_positions": 2048, **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)},
     )
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
@@ -53,11 +45,7 @@ class GPTJ(ClassicDecoder):
     )
     prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "wte.weight"}
-    ignored: ClassVar[tuple[str, ...]] = (
-        "h.{layer}.attn.bias",
-        "h.{layer}.attn.masked_bias",
-        "h.{layer}.attn.embed_positions",
-    )
+    ignored: ClassVar = tuple(f"{CHECKPOINT}.attn.{name}" for name in ("bias", "masked_bias", "embed_positions"))
     ties = False
 
     @classmethod
@@ -67,9 +55,8 @@ class GPTJ(ClassicDecoder):
         if turned is None:
             raise DataError("config.json: rotary_dim is required")
         fraction = turned / dim
-        override(
-            model, {"position.fraction": fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)}
-        )
+        fraction = fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)
+        override(model, {"position.fraction": fraction})
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -191,8 +191,20 @@ class Llama(Family):
 
     @classmethod
     def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Write the rotary settings of the first layer; the family matches only if all layers have these settings."""
-        config["rope_parameters"] = cls.rope.write(layers[0]["position"], config)
+        """Write the rotary settings of the first layer with positions, which all others must have for a match."""
+        placed = [layer["position"] for layer in layers if layer["position"]]
+        config["rope_parameters"] = cls.rope.write(placed[0], config)
+
+
+class LocalTurns(Llama):
+    """Base with rotary positions only in windowed layers; in all layers if none is windowed."""
+
+    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Any:
+        still = name == FULL and config.get("sliding_window", cls.window) is not None
+        return None if still else super().position(config, name)
 
 
 def head_width(model: ModelSection) -> int:

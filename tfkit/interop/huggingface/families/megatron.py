@@ -31,9 +31,6 @@ class MegatronBert(Bert):
     model_types = ("megatron-bert",)
     base: ClassVar = merged(Bert.base, PRE_NORM)
     heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
-    settings = amended(
-        Bert.settings,
-    )
     rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
+from tfkit.core.trees import Tree
 from tfkit.interop.huggingface.families.llama import (
     CHECKPOINT,
     ENDS,
@@ -17,10 +17,10 @@ from tfkit.interop.huggingface.families.llama import (
     feedforward_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.family import merged, override, value_of
+from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.layer_types import SLIDING
 from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
+from tfkit.interop.huggingface.settings import Setting, Switch, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
@@ -86,6 +86,7 @@ class Phi(Llama):
     settings = amended(
         Llama.settings,
         Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        Switch("qk_layernorm", "layer.attention.qk_norm", False),
         *DROPOUTS,
         without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
         hidden_act="gelu_new",
@@ -97,14 +98,3 @@ class Phi(Llama):
         *feedforward_rules(up="fc1", down="fc2"),
     )
     rope = Rope(fraction=0.5, partial=True)
-
-    @classmethod
-    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        if config.get("qk_layernorm", False):
-            override(model, {"layer.attention.qk_norm": True})
-        super().to_recipe(model, config)
-
-    @classmethod
-    def to_config(cls, config: Tree, model: ModelSection) -> None:
-        super().to_config(config, model)
-        config["qk_layernorm"] = value_of(model, "layer.attention.qk_norm") is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tfkit.core.registry import register
 from tfkit.core.trees import ModelSection, Tree
@@ -16,6 +15,7 @@ from tfkit.interop.huggingface.families.llama import (
     GATED,
     LAYER,
     NORMS,
+    LocalTurns,
     heads_of,
     norm_rules,
 )
@@ -57,21 +57,6 @@ class Dots1(Grouped):
         return [SLIDING if layer >= below else FULL for layer in range(count)]
 
 
-class LocalTurns(Sparse):
-    """Base with rotary positions only in windowed layers; in all layers if none is windowed."""
-
-    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
-        still = name == FULL and config.get("sliding_window", cls.window) is not None
-        return None if still else super().position(config, name)
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().write_positions(config, [layer for layer in layers if layer["position"]])
-
-
 @register("family", "exaone_moe")
 class ExaoneMoe(LocalTurns, Grouped):
     """K-EXAONE: three windowed rotary layers for each full layer without positions."""
@@ -94,7 +79,7 @@ class ExaoneMoe(LocalTurns, Grouped):
 
 
 @register("family", "afmoe")
-class Afmoe(LocalTurns):
+class Afmoe(LocalTurns, Sparse):
     """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
 
     model_types = ("afmoe",)

@@ -55,7 +55,3 @@ class SmolLM3(Llama):
         super().write_types(config, layers)
         config["use_sliding_window"] = SLIDING in types_of(layers)
         config["no_rope_layers"] = [int(layer["position"] is not None) for layer in layers]
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        super().write_positions(config, [layer for layer in layers if layer["position"]])

@@ -196,19 +196,18 @@ class TfkitModel(TfkitReader):
 class TfkitForMaskedLM(TfkitReader):
     """The model with a masked language modelling head."""
 
+    output_class: type[ModelOutput] = MaskedLMOutput
+
     def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
-        """Return logits [batch time vocab] and the mean loss of `labels` (-100: ignored)."""
+        """Return logits [batch time vocab or classes] and the mean loss of `labels` (-100: ignored)."""
         loss = None if labels is None else _loss(out.logits, labels)
-        return MaskedLMOutput(loss=loss, logits=out.logits)
+        return self.output_class(loss=loss, logits=out.logits)
 
 
-class TfkitForTokenClassification(TfkitReader):
+class TfkitForTokenClassification(TfkitForMaskedLM):
     """The model with a token classification head."""
 
-    def as_output(self, out: TfkitOutput, labels: Tensor | None) -> ModelOutput:
-        """Return logits [batch time classes] and the mean loss of `labels` (-100: ignored)."""
-        loss = None if labels is None else _loss(out.logits, labels)
-        return TokenClassifierOutput(loss=loss, logits=out.logits)
+    output_class = TokenClassifierOutput
 
 
 class TfkitForSequenceClassification(TfkitReader):
