@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         row = next((value for value in params.values() if isinstance(value, Row)), None)
         if row is not None and (row.model not in QUICK or first.setdefault(row.model, row) != row):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Copy the code of exported folders to a temporary folder, and unload it afterwards."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
+    path, before, finders = list(sys.path), set(sys.modules), list(sys.meta_path)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("transformers_modules"):
+            del sys.modules[name]
+    sys.path[:], sys.meta_path[:] = path, finders

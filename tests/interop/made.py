@@ -37,6 +37,20 @@ def command(*arguments: str | Path) -> Result:
     return result
 
 
+def hidden(*packages: str) -> str:
+    """Return Python source that makes packages look as if they were not installed."""
+    return f"""
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {packages}:
+            raise ModuleNotFoundError(name + " is not installed here", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
 def model_folder(folder: Path, family: str, **settings: Any) -> Path:
     """A model of theirs with random weights, saved."""
     import transformers

@@ -23,6 +23,11 @@ from tfkit.recipe.load import load_recipe
 VOCABULARY = 61
 PAD = 1  # what fills rows up; never a real token here, so that positions counted from ids and from masks agree
 FIRST = 5  # the least id of a real token
+SPECIAL = {"pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 3}
+TINY: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 64, **SPECIAL,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

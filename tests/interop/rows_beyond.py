@@ -12,7 +12,7 @@ from .rows_encoders import LABELS, POOLER, SPAN, TINY
 SETTINGS = {
     **TINY,
     "max_position_embeddings": 256,
-    "attention_window": [4, 8, 6],
+    "attention_window": [4, 8, 4],
     "sep_token_id": 2,
     "type_vocab_size": 2,
 }

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .parity import Row
+from .parity import TINY, Row
 
-TINY: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-}
 POOLER = {"pooler": "pooler_output"}
 PAIRS = {"next_sentence": "seq_relationship_logits"}
 ORDER = {"sentence_order": "sop_logits"}
@@ -25,13 +15,12 @@ LABELS = {"num_labels": 5}
 SPAN = "start_logits end_logits"
 XLM = {"emb_dim": 32, "n_layers": 3, "n_heads": 4}
 END = 50
-CLIP = {"eos_token_id": END, "projection_dim": 20}
-CLIP_OLD = {"eos_token_id": 2}
 # every text has some of the mask token
 ESM = {"mask_token_id": 7, "token_dropout": True, "emb_layer_norm_before": True}
 ROTARY = {"position_embedding_type": "rotary", "emb_layer_norm_before": False}
 NARROW = {"embedding_size": 12}
 ALBERT = {"embedding_size": 12, "num_hidden_layers": 5}
+INNER = {**ALBERT, "num_hidden_layers": 2, "inner_group_num": 3}
 DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}
 # two turns of the pattern of layers and one more, and a window that is smaller than the text
 MODERN = {"num_hidden_layers": 7, "local_attention": 6, "cls_token_id": 2, "sep_token_id": 3, "classifier_bias": True}
@@ -41,6 +30,12 @@ def encoder(family: str, name: str, model: str, settings: Mapping[str, Any] | No
     """A row of an encoder; `name` begins the names of their classes, and `model` ends it."""
     more = {"segments": True, **more}
     return Row(family, f"{name}Config", f"{name}{model}", {**TINY, **(settings or {})}, kind="encoder", **more)
+
+
+def clip(model: str, stated: int, **more: Any) -> Row:
+    """A row of CLIP, whose files state that end token."""
+    more = {"end": END, "pooled": "both", "segments": False, **more}
+    return encoder("clip_text", "CLIPText", model, {"eos_token_id": stated, "projection_dim": 20}, **more)
 
 
 def all_heads(
@@ -73,13 +68,7 @@ ROWS = (
     *all_heads("distilbert", "DistilBert", DISTILBERT, segments=False, heads={}),
     *all_heads("albert", "Albert", ALBERT),
     encoder("albert", "Albert", "ForMaskedLM", {**ALBERT, "num_hidden_groups": 2}, label="albert-groups"),
-    encoder(
-        "albert",
-        "Albert",
-        "ForMaskedLM",
-        {**ALBERT, "num_hidden_layers": 2, "inner_group_num": 3},
-        label="albert-inner",
-    ),
+    encoder("albert", "Albert", "ForMaskedLM", INNER, label="albert-inner"),
     encoder("albert", "Albert", "ForPreTraining", {**ALBERT, **LABELS}, heads=ORDER, logits="prediction_logits"),
     *all_heads("electra", "Electra", NARROW, heads={}),
     encoder("electra", "Electra", "ForPreTraining", NARROW),
@@ -94,30 +83,9 @@ ROWS = (
     encoder("modernbert", "ModernBert", "Model", {**MODERN, "norm_bias": True}, segments=False),
     encoder("eurobert", "EuroBert", "ForMaskedLM", {"num_key_value_heads": 2, "head_dim": 6}, segments=False),
     encoder("eurobert", "EuroBert", "Model", {"mlp_bias": True, "attention_bias": True}, segments=False),
-    encoder(
-        "clip_text", "CLIPText", "Model", {"eos_token_id": END}, segments=False, heads=POOLER, end=END, pooled="both"
-    ),
-    encoder(
-        "clip_text",
-        "CLIPText",
-        "Model",
-        CLIP_OLD,
-        segments=False,
-        heads=POOLER,
-        end=60,
-        pooled="both",
-        label="clip_text-old",
-    ),
-    encoder(
-        "clip_text",
-        "CLIPText",
-        "ModelWithProjection",
-        CLIP,
-        segments=False,
-        logits="text_embeds",
-        end=END,
-        pooled="both",
-    ),
+    clip("Model", END, heads=POOLER),
+    clip("Model", 2, heads=POOLER, end=60, label="clip_text-old"),
+    clip("ModelWithProjection", END, logits="text_embeds"),
     encoder("siglip_text", "SiglipText", "Model", {"projection_size": 20}, segments=False, heads=POOLER, pooled="left"),
     *all_heads("esm", "Esm", ESM, answers=False, segments=False),
     encoder("esm", "Esm", "ForMaskedLM", {**ESM, **ROTARY}, segments=False, label="esm-2", kept=("inv_freq",)),

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parity import Row
+from . import parity
+from .parity import SPECIAL, Row
 
-TINY: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "pad_token_id": 1,
-    "bos_token_id": 2,
-    "eos_token_id": 3,
-}
-IDS = {name: TINY[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+TINY: dict[str, Any] = {**parity.TINY, "num_key_value_heads": 2}
 WIDE = {**TINY, "head_dim": 12}  # heads * head_dim is not the width
 WINDOW = {"sliding_window": 5, "num_hidden_layers": 4}
 FULL = ["full_attention"] * 3
@@ -82,12 +72,8 @@ ROWS = (
     causal("olmo", "Olmo", {**TINY, "clip_qkv": 0.8}),
     causal("olmo2", "Olmo2", TINY),
     causal("olmo3", "Olmo3", {**TINY, **WINDOW, "rope_parameters": BY_TYPE}),
-    causal("granite", "Granite", {
-        **TINY, **MULTIPLIERS, "logits_scaling": 7.0,
-    }),
-    causal("hyperclovax", "HyperCLOVAX", {
-        **TINY, **MULTIPLIERS, "logits_scaling": 0.6,
-    }),
+    causal("granite", "Granite", {**TINY, **MULTIPLIERS, "logits_scaling": 7.0}),
+    causal("hyperclovax", "HyperCLOVAX", {**TINY, **MULTIPLIERS, "logits_scaling": 0.6}),
     causal("hyperclovax", "HyperCLOVAX", {**TINY, "use_post_norm": False}, label="hyperclovax-pre"),
     causal("phi3", "Phi3", {
         **TINY, **ORIGINAL, "sliding_window": 6,
@@ -136,7 +122,8 @@ ROWS = (
     ),
     Row(
         "t5gemma", "T5GemmaConfig", "T5GemmaForConditionalGeneration",
-        {"encoder": {**GEMMA, "head_dim": 12}, "decoder": {**GEMMA, "hidden_size": 24, "num_hidden_layers": 3}, **IDS},
+        {"encoder": {**GEMMA, "head_dim": 12}, "decoder": {**GEMMA, "hidden_size": 24, "num_hidden_layers": 3},
+         **SPECIAL},
         kind="encoder_decoder", std=0.15,  # so many norms make the rounding of a weight more than 1e-5 of the logits
     ),
 )  # fmt: skip

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from tfkit.training.labels import save_labels
 from .made import SIZE, theirs_of, tokens, with_tokenizer
 from .parity import randomise
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("modules")]
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 TASKS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "tasks")
@@ -44,21 +42,6 @@ EXPERTS = {
     "type": "experts", "num_experts": 4, "num_active": 2, "expert": {"type": "mlp", "d_ff": 8},
     "router": {"type": "sigmoid", "selection_bias": True},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Code that comes with a folder is copied to a place of the test's own."""
-    place = str(tmp_path_factory.mktemp("modules"))
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", place)
-    before, finders = set(sys.modules), list(sys.meta_path)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("transformers_modules"):
-            del sys.modules[name]
-    sys.meta_path[:] = finders
-    if place in sys.path:
-        sys.path.remove(place)
 
 
 def made(folder: Path, recipe: Any, labels: tuple[str, ...] = (), variant: str | None = None, **sizes: Any) -> Run:

@@ -10,9 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from tfkit.core.component import spell
+from tfkit.core.errors import DataError
+from tfkit.interop.huggingface.convert import to_checkpoint, to_own
+from tfkit.interop.huggingface.files import open_checkpoint
+from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.matching import _candidates, matching_family
 from tfkit.interop.huggingface.tensors import matches
+from tfkit.recipe.views.resolved import model_values
 
-from .parity import Pair, Row, far, ids, make, outputs, padded, weights
+from .parity import Pair, Row, far, ids, make, outputs, padded, randomise, weights
 from .rows import ROWS
 
 pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
@@ -157,9 +164,6 @@ def test_every_tensor_is_read(pair: Pair) -> None:
 
 @pytest.mark.whole
 def test_the_way_back_is_the_same_to_the_bit(pair: Pair, tmp_path: Path) -> None:
-    from tfkit.interop.huggingface.convert import to_checkpoint
-    from tfkit.interop.huggingface.files import open_checkpoint
-
     written = to_checkpoint(pair.family, weights(pair.ours), pair.blueprint)
     with open_checkpoint(pair.folder) as checkpoint:
         for name, tensor in checkpoint.items():
@@ -169,14 +173,55 @@ def test_the_way_back_is_the_same_to_the_bit(pair: Pair, tmp_path: Path) -> None
         computed = {name for name in stored if matches(pair.family.ignored, name.removeprefix(pair.family.prefix))}
         missing = stored - set(written) - set(pair.unread) - computed
         assert all(name in pair.family.tied or name.endswith(tuple(pair.family.tied)) for name in missing), missing
-    theirs = {*_their_names(pair), *stored}
+    theirs = {*pair.theirs.state_dict(), *stored}
     assert set(written) <= theirs, set(written) - theirs
 
 
 def plain(name: str) -> str:
-    """Their name as it is spelled today."""
+    """Return a tensor name in today's spelling."""
     return name.replace(".gamma", ".weight").replace(".beta", ".bias")
 
 
-def _their_names(pair: Pair) -> list[str]:
-    return list(pair.theirs.state_dict())
+@torch.no_grad()
+def test_a_written_config_makes_the_same_model(pair: Pair) -> None:
+    """The config.json that export writes, read by transformers; the family is among the first that export tries."""
+    row, name = pair.row, pair.family.part_name
+    assert (name, row.model) in next(_candidates(spell(model_values(pair.blueprint)), families(), ()))
+    found, _ = matching_family(pair.blueprint, (name, row.model))
+    assert found is not None, "no config.json expresses it"
+    assert (found.family, found.head_class) == (pair.family, row.model)
+    if row.own:  # the tensors alone say that these are not tied
+        return
+    # special tokens are no part of the architecture, and the table may be smaller than the default ids
+    special = {key: row.settings.get(key) for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    values = {key: value for key, value in found.config.items() if key not in ("architectures", "model_type")}
+    config = type(pair.theirs.config)(**special | values)  # type: ignore[operator]
+    config._attn_implementation = row.reference
+    again = type(pair.theirs)(config).eval()
+    randomise(again, row.std, row.kept)
+    text = ended(row, ids(2, row.length), torch.ones(2, row.length))
+    call = {"input_ids": text, **row.call, **({"decoder_input_ids": text} if row.kind == "encoder_decoder" else {})}
+    ours, theirs = again(**call), pair.theirs(**call)
+    assert list(ours) == list(theirs)
+    for key in (key for key, value in theirs.items() if isinstance(value, Tensor)):
+        assert far(ours[key], theirs[key]) <= 1e-7, key
+
+
+def test_experts_stacked_as_in_memory_are_read_too(pair: Pair) -> None:
+    if "moe" not in pair.row.family and pair.row.family != "mixtral":
+        return
+    wanted = {name: value.shape for name, value in weights(pair.ours).items()}
+    stacked = {name: value for name, value in pair.theirs.state_dict().items() if "rotary" not in name}
+    brought = to_own(pair.family, stacked, wanted, pair.blueprint)
+    for name, value in weights(pair.ours).items():
+        assert torch.equal(brought.tensors[name], value), name
+
+
+def test_extra_layers_are_ignored_and_others_must_be_read(tmp_path: Path) -> None:
+    pair = make(next(row for row in ROWS if row.family == "deepseek_v3"), tmp_path)
+    wanted = {name: value.shape for name, value in weights(pair.ours).items()}
+    files = {name: value for name, value in pair.theirs.state_dict().items() if "rotary" not in name}
+    ahead = {"model.layers.3.eh_proj.weight": torch.zeros(2, 4), "model.layers.3.input_layernorm.weight": torch.ones(2)}
+    assert sorted(to_own(pair.family, files | ahead, wanted, pair.blueprint).unread) == sorted(ahead)
+    with pytest.raises(DataError, match=r"covers model\.layers\.2\.eh_proj\.weight"):
+        to_own(pair.family, files | {"model.layers.2.eh_proj.weight": torch.zeros(2, 4)}, wanted, pair.blueprint)

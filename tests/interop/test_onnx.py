@@ -29,22 +29,18 @@ from tfkit.recipe.load import load_recipe
 from tfkit.run import Run
 
 from .leaving import BOUND, NAMES, leave, listed, tiny
-from .made import command
+from .made import command, hidden
 from .parity import randomise
 from .test_export import LAYER, decoder, pair, trained
 from .test_verify import change
 
-ISOLATED = """
-import importlib.abc, runpy, sys
-
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("tfkit", "torch", "transformers", "onnx"):
-            raise ModuleNotFoundError(name + " is not installed here", name=name)
-
-sys.meta_path.insert(0, Hidden())
+ISOLATED = (
+    hidden("tfkit", "torch", "transformers", "onnx")
+    + """
+import runpy
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ..sampling import looped
 from .made import theirs_of, tokens
 
 transformers = pytest.importorskip("transformers", reason="the wrapper is transformers', which the extra test brings")
+pytestmark = pytest.mark.usefixtures("modules")
 
 STACK = {
     "d_model": 32,
@@ -52,18 +52,6 @@ LOADERS = {
     "token_classifier": "AutoModelForTokenClassification",
     "pair": "AutoModelForSeq2SeqLM",
 }
-
-
-@pytest.fixture(autouse=True)
-def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Code that comes with a folder is copied to a place of the test's own."""
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
-    path, before, finders = list(sys.path), set(sys.modules), list(sys.meta_path)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("transformers_modules"):
-            del sys.modules[name]
-    sys.path[:], sys.meta_path[:] = path, finders
 
 
 def built(name: str, seed: int = 0) -> Any:

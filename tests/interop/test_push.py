@@ -1,4 +1,4 @@
-"""`tfkit.push` and hf:// addresses, against a folder in the place of the hub."""
+"""`tfkit.push` and names on the hub, with a folder in place of the hub."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import tfkit
 from tests.training.small import small
 from tfkit.core.errors import DataError, RunError, UsageError
+from tfkit.interop.huggingface.files import folder_of
 from tfkit.run import Run
 from tfkit.storage.hub import repository
 
@@ -252,6 +253,38 @@ def test_push_takes_an_address_and_a_folder(place: Hub, run: Run) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    for call in (lambda: tfkit.push(run, HERE), lambda: tfkit.load_run(HERE)):
+    for call in (lambda: tfkit.push(run, HERE), lambda: tfkit.load_run(HERE), lambda: folder_of("some/model")):
         with pytest.raises(UsageError, match=r'needs? the package huggingface_hub: pip install "huggingface-hub>=1"'):
             call()
+
+
+def test_a_name_that_the_hub_does_not_give() -> None:
+    result = command("import", "nobody/nothing-at-all")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(
+        "tfkit: nobody/nothing-at-all is not a local folder, and its download from the hub failed: "
+    )
+    assert len(result.stderr.splitlines()) == 1
+
+
+@looped("name", ["a/b/c", "./nowhere", "/nowhere", "~/nowhere", "two words", "-/x", "a//b"])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(DataError, match=r"no such folder|download from the hub failed"):
+        folder_of(name)
+
+
+def test_nothing_but_data_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="a model is made with transformers, which the extra test brings")
+    folder, asked = model_folder(tmp_path / "snapshot", "gpt2"), []
+
+    def download(name: str, allow_patterns: list[str], **options: Any) -> str:
+        asked.append((name, allow_patterns, options))
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    result = command("import", "some/tiny-gpt2")
+    assert result.exit_code == 0, result.output
+    assert [name for name, _, _ in asked] == ["some/tiny-gpt2"]
+    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in asked[0][1])
+    assert "# Imported from some/tiny-gpt2" in (tmp_path / "runs" / "tiny-gpt2" / "recipe.yaml").read_text()

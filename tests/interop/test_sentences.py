@@ -18,7 +18,7 @@ from tfkit.training import sentences as sentence_files
 
 from ..sampling import each
 from .made import command, model_folder, with_tokenizer
-from .test_export import MODEL, decoder, modules, trained
+from .test_export import MODEL, decoder, trained
 
 pytestmark = pytest.mark.full
 
@@ -144,7 +144,7 @@ def test_other_modules_of_sentence_transformers_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures(modules.__name__)
+@pytest.mark.usefixtures("modules")
 @pytest.mark.filterwarnings("ignore")
 def test_vectors_of_an_architecture_that_transformers_lacks(tmp_path: Path) -> None:
     tokenizer = {"type": "character", "special_tokens": {"mask": "<mask>"}}

@@ -1,8 +1,9 @@
-"""Every shipped model goes out to transformers and in again as its own family, with its published ratios."""
+"""Every shipped model: its published size, and the round trip through transformers as its own family."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, device
 
 import tfkit
 from tfkit.core.blueprint import Blueprint
@@ -23,16 +24,17 @@ from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import verify
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.reports.counts import count_parameters
 from tfkit.run import Run
 from tfkit.storage.files import write_json
 from tfkit.training.folder import ENVIRONMENT
 
-from ..sampling import some
-from ..shipped import shipped
-from .counts import COUNTS
+from ..sampling import each, some
+from ..shipped import MODELS, shipped
+from .counts import COUNTS, Size
 from .parity import PAD, VOCABULARY, randomise
 
-pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
+transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
 SHIPPED = [name for name, size in COUNTS.items() if size.family]
 WIDTHS = {"d_model", "d_ff", "d_embedding", "d_output", "kv_rank", "query_rank"}
 WIDTHS |= {"head_dim", "rotary_head_dim", "value_head_dim"}
@@ -150,3 +152,43 @@ def test_it_goes_out_and_in_again(name: str, tmp_path: Path) -> None:
     import_model(str(tmp_path / "theirs"), tmp_path / "again")
     call, _, _ = call_of(run, tmp_path, None)
     assert torch.equal(reply(tfkit.load_run(tmp_path / "again"), call), reply(run, call))
+
+
+UNITS = {"": 1, "M": 10**6, "B": 10**9}
+NEAR = 0.05  # papers round, and leave out a pooler or a table of positions
+
+
+def number(said: str) -> float:
+    """What is published, such as 6.7B, as a number."""
+    found = re.fullmatch(r"([\d.,]+)([MB]?)", said)
+    assert found is not None, said
+    return float(found[1].replace(",", "")) * UNITS[found[2]]
+
+
+def test_every_shipped_model_is_counted() -> None:
+    assert sorted(COUNTS) == MODELS
+
+
+def test_each_size_is_that_of_show_and_near_the_published_one_or_it_is_said_why_not() -> None:
+    def check(name: str, size: Size) -> None:
+        assert count_parameters(shipped(name).blueprint()) == size.parameters
+        if size.published:
+            apart = abs(size.parameters / number(size.published) - 1)
+            assert (apart > NEAR) == bool(size.why), f"{apart:.1%} from {size.published} of {size.source}"
+
+    each(COUNTS.items(), check)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, size in COUNTS.items() if size.family])
+def test_the_class_of_transformers_has_as_many(name: str) -> None:
+    """The recipe, said in the config.json of its family, makes a class of theirs of that size."""
+    size = COUNTS[name]
+    theirs, _ = matching_family(shipped(name).blueprint(), (size.family,))
+    assert theirs is not None, "no family says it"
+    assert theirs.family is families()[size.family]
+    config = {key: value for key, value in theirs.config.items() if key not in ("architectures", "model_type")}
+    with device("meta"):
+        made = transformers.CONFIG_MAPPING[theirs.config["model_type"]](**config)
+        model = getattr(transformers, theirs.head_class)(made)
+    assert sum(parameter.numel() for parameter in model.parameters()) == size.parameters + size.besides[0]
