@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import tfkit.contracts
+import tfkit.contracts.verify
 from tfkit.contracts.cases import MODEL, cases
 from tfkit.contracts.check import CHECKS, with_needs
 from tfkit.contracts.verify import verify

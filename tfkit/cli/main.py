@@ -13,7 +13,6 @@ import contextlib
 import functools
 import importlib
 import io
-import keyword
 import logging
 import os
 import shlex
@@ -31,50 +30,15 @@ from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_
 from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
 from tfkit.core.machine import is_out_of_memory
 from tfkit.core.output import OutputLost, lost
+from tfkit.core.rooms import pages
 from tfkit.core.synonyms import key_for, nearest, split_target
 
-# command -> its line in `tfkit --help`, by group; the module is tfkit.cli.<command> (<command>_ for a Python keyword)
-GROUPS = {
-    "Recipes": {
-        "recipes": "List the shipped recipes.",
-        "check": "Check recipes and report all faults.",
-        "show": "Show an architecture: parts, weights and costs.",
-        "explain": "Show where a value comes from, and what it replaced.",
-        "diff": "Compare two recipes or runs.",
-        "draw": "Draw an architecture, or the differences between two.",
-    },
-    "Training": {
-        "train": "Train the model of a recipe into a run folder.",
-        "plan": "Show the memory that training takes on each device, and the largest batch that fits.",
-        "evaluate": "Compute the metrics of a run on its data.",
-        "runs": "List runs, sorted and filtered.",
-    },
-    "Using": {
-        "generate": "Generate text with a run.",
-        "predict": "Print predictions of a run: labels, tags, answers, tokens for masks.",
-        "embed": "Print the vectors of texts.",
-        "look": "Show the attention weights of a run's heads for a text.",
-        "import": "Import a Hugging Face model as a run.",
-        "quantize": "Quantize a run to int8 and compare size and metrics.",
-        "export": "Export a run to transformers or ONNX.",
-    },
-    "Comparing": {
-        "study": "Train the variants of a recipe over several seeds and compare them.",
-        "compare": "Compare runs, or the runs of a study: intervals, verdicts, a page.",
-        "verify": "Compare a run with a Hugging Face model or its ONNX files.",
-        "prove": "Measure how well a run keeps the promises of its recipe.",
-    },
-    "Extending": {
-        "parts": "List the registered parts, or describe one.",
-        "new": "Write a recipe that extends another, or a part and its test.",
-        "schema": "Print the JSON Schema of the recipe language, for editors.",
-    },
-}
 REMOVED = {
     "bench": "run `python -m tests.benchmarks` in a clone of the repository",
     "ladder": "`study.sizes` in a recipe compares its variants at several sizes (tfkit study)",
 }
-COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+GROUPS = ("Recipes", "Training", "Using", "Comparing", "Extending")
+COMMANDS = {name: row for page in pages("commands") for name, row in page.COMMANDS.items()}
 NO, WRONG, INTERRUPTED = 1, 2, 130
 TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts
 
@@ -88,14 +52,15 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = f"{name}_" if keyword.iskeyword(name) else name
-        command: click.Command = importlib.import_module(f"tfkit.cli.{module}").command
+        command: click.Command = importlib.import_module(f"tfkit.cli.{COMMANDS[name][0]}").command
         return with_examples(command, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, commands in GROUPS.items():
+        wide = max(map(len, COMMANDS))
+        for title in GROUPS:
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(max(map(len, COMMANDS))), line) for name, line in commands.items()])
+                lines = [(name.ljust(wide), line) for name, (_, group, line) in COMMANDS.items() if group == title]
+                formatter.write_dl(lines)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

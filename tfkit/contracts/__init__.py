@@ -22,15 +22,3 @@
 function of a `Case` that raises `Broken`. It is registered with `@contract` and runs only after its dependencies have
 passed. A part that breaks a contract for a good reason declares it in `exceptions`.
 """
-
-from importlib import import_module
-
-# in order of execution: dependencies before dependents
-FILES = (
-    "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
-    "parametrization", "refusals", "compile",
-    "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
-    "generation", "strategy"
-)  # fmt: skip
-for _file in FILES:
-    import_module(f"tfkit.contracts.{_file}")

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cached_property, partial
+from importlib import import_module
 from io import StringIO
 from types import ModuleType
 
@@ -34,6 +35,16 @@ from tfkit.contracts.report import Failure, Outcome, Report, render, summary
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
+
+# in order of execution: dependencies before dependents
+FILES = (
+    "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
+    "parametrization", "refusals", "compile",
+    "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
+    "generation", "strategy",
+)  # fmt: skip
+for _file in FILES:
+    import_module(f"tfkit.contracts.{_file}")
 
 
 def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
