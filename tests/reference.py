@@ -10,9 +10,9 @@ from tfkit.core.bounds import BOUNDS
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
-from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.node import inline
 from tfkit.reports.parts import options_of
+from tfkit.studies.settings import Study
 
 from .documents import ROOT, rewrite
 

@@ -19,13 +19,13 @@ PAGES = ("compare", "draw", "export", "import_", "new", "prove", "quantize", "sk
 RECIPE = """\
 tfkit: 1
 extends: translate-numbers
-model: {d_model: 16, num_layers: 1, layer.attention.num_heads: 2}
+model: {d_model: 16, num_layers: 1}
 """
 PROGRAM = """\
 import tfkit
 recipe = tfkit.load_recipe("mine.yaml")
 print(repr(recipe))
-print(recipe._repr_html_()[:4], sum(weight.numel() for weight in tfkit.build(recipe).parameters()))
+print(recipe._repr_html_()[:4], sum(weight.numel() for weight in tfkit.build("bert-base", device="meta").parameters()))
 """
 
 

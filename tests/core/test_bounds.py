@@ -19,9 +19,9 @@ from tfkit.core.keys import SizeValue
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
-from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value
+from tfkit.studies.settings import Study
 
 from ..sampling import looped
 

@@ -12,8 +12,8 @@ from tfkit.recipe.compose import compose
 from tfkit.recipe.overlays import choices, edited, merge, set_overlay, written
 from tfkit.recipe.overlays import overlaid as laid_data
 from tfkit.recipe.settings.sections import Data, Generate, Section, Train
-from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.source import parse
+from tfkit.studies.settings import Study
 
 from ..sampling import looped
 

@@ -88,7 +88,7 @@ def test_the_command_line_says_the_same():
         assert result.exception is None or isinstance(result.exception, SystemExit), broken
         if accepted and result.exit_code == WRONG:  # check reads more: the data, and the variants of a study
             recipe = broken.load()
-            accepted = recipe.data is None and recipe.study is None
+            accepted = recipe.data is None and not recipe.leaves
         assert result.exit_code == (0 if accepted else WRONG), (result.output, broken)
         faults = [line for line in result.stderr.splitlines() if ": warning: " not in line]
         assert bool(faults) is not accepted, broken

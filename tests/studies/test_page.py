@@ -20,7 +20,6 @@ import pytest
 from tests.cli.test_hostile_text import ACTING
 from tests.studies.small import study
 from tfkit.core.errors import TfkitWarning
-from tfkit.recipe.settings.study import PaperClaim
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.pictures import forest
@@ -28,6 +27,7 @@ from tfkit.studies.planning import make_plan
 from tfkit.studies.plot import LinearScale
 from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
+from tfkit.studies.settings import PaperClaim
 from tfkit.studies.tradeoffs import Tradeoffs
 
 from ..sampling import looped

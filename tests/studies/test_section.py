@@ -164,7 +164,7 @@ def test_a_recipe_without_a_study_is_told_apart(tmp_path: Path) -> None:
 def test_a_study_trains_and_checks_as_its_recipe(tmp_path: Path) -> None:
     """`study:` is no part of what a run is: resolved.yaml leaves it out."""
     recipe = load_recipe(study(tmp_path))
-    assert recipe.study is not None
+    assert recipe.leaves
     assert "\nstudy:" not in recipe.resolved()
 
 

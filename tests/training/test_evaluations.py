@@ -14,8 +14,8 @@ from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.reasoning import Grammar
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.run import load_run
+from tfkit.studies.settings import measures_of, rises
 from tfkit.training.metric import Metric, as_compared, length_of
 
 SHORTER = {"shorter": {"data.batch.length": 3}}

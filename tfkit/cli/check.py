@@ -31,13 +31,16 @@ def command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) ->
     """
     from tfkit.cli.main import WRONG, complain
     from tfkit.core.errors import RecipeError, TfkitError, UsageError
+    from tfkit.recipe.keys import LEAVES
     from tfkit.training.splits import turns
 
     wrong = False
     for file in files:
         try:
             recipe = reading.recipe(file)
-            compared = "" if recipe.study is None or reading.variants else _study_summary(file, reading)
+            given = (file, reading.sets, reading.imports, reading.trust)
+            leaves = () if reading.variants else recipe.leaves
+            compared = "".join(LEAVES[key].summary(*given) for key in leaves)
             summary = _summary(recipe)
             examples = _first_examples(recipe)
             echo(f"{file}: ok ({summary}{compared})")
@@ -102,15 +105,6 @@ def _shown(value: str, width: int) -> str:
     from tfkit.training.splits import described
 
     return described(value) or json_line(value[:width])
-
-
-def _study_summary(file: str, reading: ReadOptions) -> str:
-    """Return the number of variants of the recipe's study. Raise RecipeError with the faults of all variants."""
-    from tfkit.studies.arms import StudySource
-    from tfkit.studies.planning import check_study
-
-    count = check_study(StudySource(file, reading.sets, reading.imports, reading.trust))
-    return f"; a study of {count:,} variants"
 
 
 def _summary(recipe: Recipe) -> str:

@@ -58,9 +58,9 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(map(len, COMMANDS))
         for title in GROUPS:
-            with formatter.section(title):
-                lines = [(name.ljust(wide), line) for name, (_, group, line) in COMMANDS.items() if group == title]
-                formatter.write_dl(lines)
+            if lines := [(name.ljust(wide), line) for name, (_, group, line) in COMMANDS.items() if group == title]:
+                with formatter.section(title):
+                    formatter.write_dl(lines)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

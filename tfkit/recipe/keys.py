@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.keys import Key, OwnValue, PartValue, SectionValue, declared_keys
+from tfkit.core.rooms import pages
 
 MODEL = declared_keys(Blueprint)  # keys of `model` itself
 STACK = declared_keys(StackPlan)  # keys of a stack: in `model`, `encoder` or `decoder`
 LAYER = declared_keys(LayerPlan)  # keys of `layer`, and of each kind in `layers`
+# the sections that rooms add in a page `section`: KEY, SENTENCE, SCHEMA, problems, summary
+LEAVES = {page.KEY: page for page in pages("section")}
 TOP = {
-    name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", "study") else OwnValue(), sentence)
+    name: Key(name, SectionValue() if name in ("model", "data", "train", "generate", *LEAVES) else OwnValue(), sentence)
     for name, sentence in {
         "tfkit": "version of the recipe language",
         "extends": "the recipe that this one extends: a shipped name, or a path relative to this file",
@@ -21,7 +24,7 @@ TOP = {
         "objective": "the training objective",
         "train": "training settings",
         "generate": "generation defaults",
-        "study": "the variants, seeds and measures of tfkit study",
+        **{key: page.SENTENCE for key, page in LEAVES.items()},
         "imports": "Python files or modules with the recipe's own parts, imported only with --trust or --import",
         "variants": "named sets of changes, or several values of one option, selected with --variant",
     }.items()

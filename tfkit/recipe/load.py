@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, UsageError, by_place
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.output import block, block_as_html, some
+from tfkit.core.rooms import pages
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import Preparer
@@ -26,19 +26,19 @@ from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.architecture.stack import VocabSize, Vocabulary
 from tfkit.recipe.compose import Composed, compose, upgraded, version_faults, with_overrides
 from tfkit.recipe.imports import Importer
+from tfkit.recipe.keys import LEAVES
 from tfkit.recipe.overlays import Variant, merge, nested
 from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
 from tfkit.recipe.settings.files import missing_files, unused_folder
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Sections, Train
-from tfkit.recipe.settings.study import Study, measures_of, study_problems
 from tfkit.recipe.text.faults import Faults, shown
 from tfkit.recipe.text.node import Node, mapping, node_at
 from tfkit.recipe.text.source import LANGUAGE, MAPPING
 from tfkit.recipe.views.row import Notes, RecipeRow
 from tfkit.recipe.views.table import RecipeTable
 
-TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", "study", "imports")
+TOP_KEYS = ("tfkit", "model", "data", "objective", "train", "generate", *LEAVES, "imports")
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -69,7 +69,7 @@ class Recipe:
     train: Train
     generate: Generate
     imports: tuple[str, ...] = ()
-    study: Study | None = None
+    leaves: Mapping[str, Section] = field(default_factory=dict)
     variant_entries: Mapping[str, Variant] = field(default_factory=dict, compare=False, repr=False)
     variants: tuple[str, ...] = field(default=(), compare=False)
     changes: Mapping[str, object] = field(default_factory=dict, compare=False)
@@ -85,8 +85,8 @@ class Recipe:
     def _repr_html_(self) -> str:
         with contextlib.suppress(RecipeError):  # the summary already shows the error
             # not imported at the top, since reports import this package
-            drawing = importlib.import_module("tfkit.reports.svg")
-            return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
+            for drawing in pages("svg"):
+                return block_as_html(repr(self), drawing.svg_of(self.blueprint()).encode("utf-8"))
         return block_as_html(repr(self))
 
     def lines(self, blueprint: Blueprint | None = None) -> list[str]:
@@ -121,7 +121,7 @@ class Recipe:
 
     def table(self, vocab_size: VocabSize | None = None, notes: Notes | None = None) -> RecipeTable:
         """Return the rows of the resolved recipe; `notes` are the comments in a run's resolved.yaml, if any."""
-        sections = self.sections() | ({} if self.study is None else {"study": self.study})
+        sections = {**self.sections(), **self.leaves}
         return RecipeTable(self.root, self.text, str(self.file), sections, *self._resolve(vocab_size), notes)
 
     def _resolve(self, vocab_size: VocabSize | None) -> tuple[Blueprint, ModelResolver]:
@@ -332,11 +332,12 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     if "model" not in root:
         faults.add(composed.root, "needs a `model:` section", path="model")
         return None
-    study = _section(node_at(root, "study"), Study, faults)
+    found = {key: _section(node_at(root, key), page.SCHEMA, faults) for key, page in LEAVES.items()}
+    leaves = {key: section for key, section in found.items() if section is not None}
     entries = composed.variants
     recipe = Recipe(
         composed.name, composed.root, composed.text, composed.file, data,
-        of_kind(objective, ObjectiveFacts.Config), train, generate, imports, study, entries,
+        of_kind(objective, ObjectiveFacts.Config), train, generate, imports, leaves, entries,
         composed.chosen, composed.changes,
     )  # fmt: skip
     _resolve_model(recipe, faults, saved)
@@ -348,8 +349,8 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
         return recipe
     _check_agreement(recipe, faults)
     recipe = _evaluations(recipe, faults) if train.evaluations and not faults.errors else recipe
-    if study is not None:
-        agreement.tell("", study_problems(study, entries, measures_of(data, train)))
+    for key, section in leaves.items():
+        agreement.tell("", LEAVES[key].problems(section, entries, data, train))
     return recipe
 
 

@@ -16,9 +16,8 @@ from tfkit.core.keys import FlagValue, Key, Kind, NormValue, PartsValue, PartVal
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.architecture.heads import SPECIAL
 from tfkit.recipe.architecture.stack import LAST_STATE
-from tfkit.recipe.keys import LAYER, MODEL, STACK, SUBLAYERS, TOP
+from tfkit.recipe.keys import LAYER, LEAVES, MODEL, STACK, SUBLAYERS, TOP
 from tfkit.recipe.settings.sections import Data, Generate, Train
-from tfkit.recipe.settings.study import Study
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.text.source import LANGUAGE
 
@@ -302,7 +301,12 @@ class VariantKeys:
 
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
-SECTIONS: dict[str, type[BaseModel]] = {"data": Data, "train": Train, "generate": Generate, "study": Study}
+SECTIONS: dict[str, type[BaseModel]] = {
+    "data": Data,
+    "train": Train,
+    "generate": Generate,
+    **{key: page.SCHEMA for key, page in LEAVES.items()},
+}
 NUMBERED = "_([2-9]|[1-9][0-9]+)"  # suffix of repeated sublayers: feedforward_2
 LETTER = r"[^\s!-/:-@\[-^`{-~]"  # no whitespace or punctuation except _
 ENTRY: Schema = {

@@ -17,11 +17,11 @@ from tfkit.core.options import NonNegativeInt
 from tfkit.recipe.compose import compose
 from tfkit.recipe.load import Recipe, load_composed
 from tfkit.recipe.settings.agreement import at
-from tfkit.recipe.settings.study import STEPS, Study, arms_in, at_size
 from tfkit.recipe.text.faults import is_whole
 from tfkit.recipe.text.node import inline
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.diff import diff_architectures, diff_settings
+from tfkit.studies.settings import KEY, STEPS, Study, arms_in, at_size
 from tfkit.training.setup import learned_sizes, steps_of
 
 LONGEST = 60  # maximum characters of an arm's name in a folder name
@@ -140,9 +140,10 @@ class Arm:
 
 def study_of(recipe: Recipe) -> Study:
     """Return the study section of the recipe; raise UsageError if it is missing."""
-    if recipe.study is None:
+    study = recipe.leaves.get(KEY)
+    if not isinstance(study, Study):
         raise UsageError(f"{recipe.name}: has no section `study:`; train it with tfkit train")
-    return recipe.study
+    return study
 
 
 def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any]) -> list[Arm]:

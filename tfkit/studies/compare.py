@@ -11,7 +11,6 @@ from rich.console import Console
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import measures_of, rises
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
 from tfkit.studies.arms import changes_of, plain
@@ -20,6 +19,7 @@ from tfkit.studies.page import environment_of
 from tfkit.studies.plan import EXACT, PLAN, Plan
 from tfkit.studies.report import COLUMNS, StudyReport
 from tfkit.studies.results import ArmResult, Cell, StudyContext, curve_of, results_of, study_results
+from tfkit.studies.settings import measures_of, rises
 from tfkit.training.folder import RunFolder
 from tfkit.training.history import History, read_history
 from tfkit.training.labels import read_labels

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import Match
 from tfkit.studies.arms import Arm, StudySource, plain, without_seed
 from tfkit.studies.plan import Plan
+from tfkit.studies.settings import Match
 
 
 def identity(recipe: Recipe, match: Match | None = None) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 from tfkit.core.errors import RunError
-from tfkit.recipe.settings.study import Keep
 from tfkit.storage import checksums
 from tfkit.storage.locks import FolderBusy, FolderLock
+from tfkit.studies.settings import Keep
 from tfkit.training.card import drop_prove
 from tfkit.training.checkpoint import Checkpoints, is_removable
 from tfkit.training.folder import ADAPTER, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder

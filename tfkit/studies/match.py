@@ -8,9 +8,9 @@ from typing import Any
 
 from tfkit.core.errors import RecipeError, TfkitError, UsageError
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import STEPS, Match
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
+from tfkit.studies.settings import STEPS, Match
 
 LARGEST = 2**22  # maximum width to try
 NEIGHBOURS = 64  # further values to try after an invalid one: widths must be divisible by heads

@@ -10,8 +10,8 @@ from pydantic import Field, Strict
 
 from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.options import PositiveInt, Seed
-from tfkit.recipe.settings.study import STEPS, Keep, PaperClaim
 from tfkit.studies.arms import Arm, slug
+from tfkit.studies.settings import STEPS, Keep, PaperClaim
 from tfkit.studies.trial import Timing
 from tfkit.training.progress import duration
 from tfkit.training.run_name import value_word

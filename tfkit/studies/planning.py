@@ -10,13 +10,13 @@ from typing import Any
 
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import BASELINE, STEPS, Match, Study, rises
 from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
 from tfkit.studies.digest import identity
 from tfkit.studies.match import matched
 from tfkit.studies.plan import Plan
 from tfkit.studies.plan_file import begun, check_free
 from tfkit.studies.probing import probes_of
+from tfkit.studies.settings import BASELINE, STEPS, Match, Study, rises
 from tfkit.studies.trial import trial
 from tfkit.training.splits import first_examples
 

@@ -11,7 +11,7 @@ from tfkit.core.registry import REGISTRY
 from tfkit.core.synonyms import nearest
 from tfkit.data.corpus import Probe
 from tfkit.recipe.load import Recipe
-from tfkit.recipe.settings.study import STEPS, ProbeMeasure, Study
+from tfkit.studies.settings import STEPS, ProbeMeasure, Study
 
 SIZES = {"valid": 100, "test": 300}  # pairs
 

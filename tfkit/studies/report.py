@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from tfkit.core.figures import drawn
-from tfkit.recipe.settings.study import BASELINE
 from tfkit.reports.formats import csv_text, html_page, markdown
 from tfkit.storage.files import write_json, write_text
 from tfkit.studies.page import PageSection, check_packages, lists
 from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
+from tfkit.studies.settings import BASELINE
 from tfkit.studies.sizes import HELP, Trend, trends
 from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
 from tfkit.studies.tradeoffs import COSTS, cost_of

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from tfkit.core.errors import RunError
-from tfkit.recipe.settings.study import BASELINE, PaperClaim
 from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.board import Board, count_in
 from tfkit.studies.plan import EXACT, Plan, PlannedRun
 from tfkit.studies.run_list import is_score
+from tfkit.studies.settings import BASELINE, PaperClaim
 from tfkit.studies.statistics import (
     Comparison,
     Pool,

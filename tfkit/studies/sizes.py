@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfkit.recipe.settings.study import at_size
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import ArmResult, Results
+from tfkit.studies.settings import at_size
 from tfkit.studies.statistics import Comparison, compared, judged
 
 HELP = (

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfkit.core.extras import optional
-from tfkit.recipe.settings.study import COSTS
+from tfkit.studies.settings import COSTS
 
 DIGITS = 4  # significant digits of a printed score
 LEVEL = 0.05  # family-wise error of a study

@@ -14,7 +14,7 @@ from tfkit.core.shape import Side
 from tfkit.core.synonyms import nearest
 from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.resolve import ModelResolver
-from tfkit.recipe.keys import MODEL, STACK, TOP, sentence
+from tfkit.recipe.keys import LEAVES, MODEL, STACK, TOP, sentence
 from tfkit.recipe.text.node import Node, inline, items, mapping, node_at
 from tfkit.recipe.text.source import LANGUAGE, parse
 from tfkit.recipe.views.resolved import (
@@ -109,7 +109,8 @@ class RecipeTable:
         model = replace(self.resolver.node, value=self._nodes["model"])
         root = replace(self.root, value={**mapping(self.root), "model": model})
         values = {"tfkit": LANGUAGE, "model": self._values["model"], **self.sections}
-        values.pop("study", None)
+        for key in LEAVES:
+            values.pop(key, None)
         return resolved_text(name, RecipeRow("", values, root))
 
     # rows by key

@@ -17,6 +17,7 @@ from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import Axis, Variant
 from tfkit.recipe.settings.sections import Data, Section, Train
 
+KEY = "study"
 BASELINE = "baseline"
 COSTS = ("tokens_per_second", "seconds", "peak_memory", "parameters", "flops", "cache_bytes")  # measured in every run
 GENERATION_RATE = "generation.tokens_per_second"  # measured in runs with train.generation_rate
@@ -241,11 +242,11 @@ def options_of(name: str, variants: Mapping[str, Variant]) -> list[str]:
     return variant.written() if isinstance(variant, Axis) else [name]
 
 
-def study_problems(study: Study, variants: Mapping[str, Variant], measures: Sequence[str]) -> Iterator[Problem]:
-    """Yield problems in `study:`; `measures` are the scores that the runs have."""
+def study_problems(study: Study, variants: Mapping[str, Variant], data: Data | None, train: Train) -> Iterator[Problem]:
+    """Yield problems in `study:`."""
     wrong = list(_entry_problems(study, variants))
     yield from wrong
-    yield from _measure_problems(study, measures)
+    yield from _measure_problems(study, measures_of(data, train))
     yield from _value_problems(study)
     if len(set(study.seed_list)) < len(study.seed_list):
         yield Problem("seeds", "contains a seed twice", at="study")
