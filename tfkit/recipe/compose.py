@@ -140,20 +140,26 @@ def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]
         raise UsageError(f"a recipe must be a name, a path or a mapping, not {with_article(type(source).__name__)}")
     path = _display_path(shipped[source]) if isinstance(source, str) and source in shipped else Path(source)
     if not os.path.exists(path):  # unlike Path.exists, never raises
-        raise RecipeError([_unknown(str(source), Place(str(source)), path, shipped)])
+        raise RecipeError([_unknown(str(source), path, shipped)])
     return read_bytes(path), path
 
 
-def _unknown(word: str, place: Place, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """Return a fault for a missing recipe, with a similar name or file as suggestion."""
-    looks_like_path = _is_path(word)
-    named = shorten(str(path) if looks_like_path else word, 200)
-    unknown = f"'{named}' is neither a shipped recipe nor a file"
-    message = f"{why_missing(path)}: '{named}'" if looks_like_path else unknown
+def _unknown(word: str, path: Path, shipped: Mapping[str, Path], base: Node | None = None) -> Fault:
+    """Return a fault for a missing recipe or base, with a similar name, or file relative to the base's folder."""
     by_name = None if os.path.islink(path) else named_like(Path(word).stem, shipped)
     by_file = near_file(path)
-    suggestion = (by_file or by_name) if looks_like_path else (by_name or by_file)
-    return Fault(place, "", message, suggestion)
+    if _is_path(word):
+        message, suggestion = f"{why_missing(path)}: '{shorten(str(path), 200)}'", by_file or by_name
+    elif base is None:
+        message, suggestion = f"'{shorten(word, 200)}' is neither a shipped recipe nor a file", by_name or by_file
+    else:
+        message = f"'{shorten(word)}' is not a shipped recipe; a path must end in .yaml"
+        suggestion = by_name or by_file
+    if base is None:
+        return Fault(Place(word), "", message, suggestion)
+    if suggestion is not None and suggestion not in shipped:
+        suggestion = os.path.relpath(suggestion, base.folder or Path())
+    return Fault(base.place, base.path, message, suggestion)
 
 
 def _is_path(word: str) -> bool:
@@ -192,19 +198,7 @@ def _base_path(base: Node, shipped: Mapping[str, Path], faults: list[Fault]) -> 
     path = _display_path((base.folder or Path()) / word)
     if _is_path(word) and os.path.exists(path):
         return path
-    raise RecipeError([*faults, _unknown_base(word, base, path, shipped)])
-
-
-def _unknown_base(word: str, base: Node, path: Path, shipped: Mapping[str, Path]) -> Fault:
-    """Return a fault for an unknown base; a suggested path is relative to the folder of the recipe."""
-    fault = _unknown(word, base.place, path, shipped)
-    message = (
-        fault.message if _is_path(word) else f"'{shorten(word)}' is not a shipped recipe; a path must end in .yaml"
-    )
-    suggestion = fault.suggestion
-    if suggestion is not None and suggestion not in shipped:
-        suggestion = os.path.relpath(suggestion, base.folder or Path())
-    return replace(fault, path=base.path, message=message, suggestion=suggestion)
+    raise RecipeError([*faults, _unknown(word, path, shipped, base)])
 
 
 def _refuse_circle(path: Path, trail: list[Path], base: Node, faults: list[Fault]) -> None:

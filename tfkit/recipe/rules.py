@@ -130,23 +130,15 @@ def _several(slot: str) -> str:
     return {"strategy": "strategies", "logits": "logits rules"}.get(slot, f"{slot}s")
 
 
-def pairs(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield every pair of parts from two slots, with the reason why they are incompatible, or None."""
+def pairs(slot: str, other: str, brief: bool = False) -> Iterator[tuple[str, str, str | None]]:
+    """Yield every pair of parts from two slots, with the reason why they are incompatible, or None.
+
+    A `brief` reason names no parts, so that pairs can be grouped by it.
+    """
     for name, requirer in sorted(REGISTRY.load(slot).items()):
         for other_name, part in sorted(REGISTRY.load(other).items()):
-            rule = refusal(requirer, part)
-            yield name, other_name, None if rule is None else reason(rule, part, requirer)
-
-
-def lacking(slot: str, other: str) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the same pairs as `pairs`, with short reasons that name no parts, so that they can be grouped."""
-    for name, requirer in sorted(REGISTRY.load(slot).items()):
-        for other_name, part in sorted(REGISTRY.load(other).items()):
-            rule = refusal(requirer, part)
-            why = f"the {other} does not declare '{rule.capability}': {CAPABILITIES[rule.capability]}" if rule else None
+            rule, why = refusal(requirer, part), None
+            if rule is not None:
+                lacks = f"the {other} does not declare '{rule.capability}': {CAPABILITIES[rule.capability]}"
+                why = lacks if brief else reason(rule, part, requirer)
             yield name, other_name, why
-
-
-def legal(slot: str, other: str) -> list[tuple[str, str]]:
-    """Return the names of all compatible pairs of parts."""
-    return [(name, other_name) for name, other_name, why in pairs(slot, other) if why is None]

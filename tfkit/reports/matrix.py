@@ -7,24 +7,23 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from tfkit.core.trees import JsonObject
-from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, lacking, pairs
+from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, pairs
 from tfkit.reports.parts_table import INDENT, rows, say
 
 WORKS = "yes"
 
 
-def all_data() -> list[JsonObject]:
-    """Return the tables of all pairs of slots that interact in a layer or a recipe.
+def matrix_data(slot: str, other: str) -> JsonObject:
+    """Check all parts of `slot` against all parts of `other`: None if they can be combined, else the reason."""
+    refused: dict[str, dict[str, str | None]] = {}
+    for name, other_name, reason in pairs(slot, other, brief=(slot, other) in SECTION_PAIRS):
+        refused.setdefault(name, {})[other_name] = reason
+    return {"slot": slot, "other": other, "refused": refused}
 
-    A table maps each part of one slot to all parts of the other: None if they can be combined, else the reason.
-    """
-    tables: list[JsonObject] = []
-    for slot, other in (*PAIRS, *SECTION_PAIRS):
-        refused: dict[str, dict[str, str | None]] = {}
-        for name, other_name, reason in (lacking if (slot, other) in SECTION_PAIRS else pairs)(slot, other):
-            refused.setdefault(name, {})[other_name] = reason
-        tables.append({"slot": slot, "other": other, "refused": refused})
-    return tables
+
+def all_data() -> list[JsonObject]:
+    """Return the tables of all pairs of slots that interact in a layer or a recipe."""
+    return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
 
 
 def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:

@@ -13,6 +13,7 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.core.slots import PositionFacts
+from tfkit.core.trees import JsonObject
 from tfkit.recipe.views.runs import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures, summary
@@ -153,7 +154,9 @@ class _Painter:
         notes = [self._box(name, "note", name, words, f"model.{name}") for name, words in noted.items()]
         notes += [self._box("note", "note", "note", [note])] if note else []
         columns = tuple(self._column(plan) for plan in blueprint.stacks())
-        data, legend = _figures(blueprint), ""
+        stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
+        data: JsonObject = {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
+        legend = ""
         if self.counts is not None:
             data = as_data(blueprint, self.counts, note)
             legend = caption(data)
@@ -296,12 +299,6 @@ def _shown(words: Sequence[str]) -> tuple[str, ...]:
 
 def _norm_names(layer: LayerPlan) -> dict[str, str | None]:
     return layer.residual.part.norm_names([one.name for one in layer.sublayers])
-
-
-def _figures(blueprint: Blueprint) -> dict[str, object]:
-    """Return the figures of the headline that do not require counting."""
-    stacks = {plan.side: stack_figures(plan) for plan in blueprint.stacks()}
-    return {"name": blueprint.name, "type": blueprint.type.part.part_name, "stacks": stacks}
 
 
 def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -> list[str]:

@@ -129,22 +129,19 @@ class Sheet:
         for line in self._heading:
             self._boxes.append(written(line, x, y - 4, WORDS))
             y += WORDS_LINE
-        self._foot(x, bottom - self._low)
+        y = bottom - self._low
+        for row in self._notes:
+            for place, box in enumerate(row):
+                self._box(box, x + WIDTH / 2 + place * (WIDTH + GAP), y + measure((box,)).up)
+            y += max(measure((box,)).up for box in row) + GAP
+        for line in self._caption:
+            self._boxes.append(written(line, x, y + 4, WORDS))
+            y += WORDS_LINE
         left = x + (self.wide - self._body) / 2
         floor = bottom - self._low - GAP - self._deep
         for column, (to_left, to_right) in zip(self.picture.columns, self._columns, strict=True):
             self._stack(column, left + to_left, floor)
             left += to_left + to_right + APART
-
-    def _foot(self, x: float, y: float) -> None:
-        for row in self._notes:
-            tallest = max(measure((box,)).up for box in row)
-            for place, box in enumerate(row):
-                self._box(box, x + WIDTH / 2 + place * (WIDTH + GAP), y + measure((box,)).up)
-            y += tallest + GAP
-        for line in self._caption:
-            self._boxes.append(written(line, x, y + 4, WORDS))
-            y += WORDS_LINE
 
     # stacks
 

@@ -46,10 +46,9 @@ def layer_masks(stack: StackText, keys: Mapping[str, Node]) -> Masks:
         stack.faults.problems(node, rule.check(replace(stack.plan.shape(), causal=causal)))
     first = of_kind(by_type, MaskFacts.Config)
     rules = tuple(texts) if first is None else tuple(dict.fromkeys((first, *texts)))
-    text = one_or_list(
-        keys.get("mask", stack.keys.get("mask")), [texts[rule] for rule in explicit_masks(rules, stack.causal)]
-    )
-    return Masks(rules, any(rule.part.hides_future and not rule.part.opens for rule in rules), text, written)
+    explicit = [texts[rule] for rule in explicit_masks(rules, stack.causal)]
+    source = one_or_list(keys.get("mask", stack.keys.get("mask")), explicit)
+    return Masks(rules, any(rule.part.hides_future and not rule.part.opens for rule in rules), source, written)
 
 
 def explicit_masks(masks: Sequence[MaskFacts.Config], causal: bool) -> list[MaskFacts.Config]:

@@ -259,8 +259,7 @@ def direction_of(blueprint: Blueprint) -> str:
 
 def at(node: Node, *keys: str) -> Node | None:
     """Return the descendant of `node` at these keys, or None."""
+    found: Node | None = node
     for key in keys:
-        if not isinstance(node.value, dict) or key not in node.value:
-            return None
-        node = node.value[key]
-    return node
+        found = None if found is None else found.get(key)
+    return found

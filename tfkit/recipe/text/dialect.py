@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from tfkit.core.errors import Place
@@ -117,7 +118,7 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
     mark = getattr(error, "problem_mark", None)
     opened = getattr(error, "context_mark", None)
     if mark is None:
-        return locate(_Start), "", f"this is not YAML: {problem.splitlines()[0]}"
+        return locate(SimpleNamespace(line=0, column=0)), "", f"this is not YAML: {problem.splitlines()[0]}"
     at_end = not text[mark.index :].strip()
     if opened is not None and "quoted scalar" in context and "unexpected" in problem:
         return locate(opened), "", "this quote is not closed"
@@ -130,21 +131,8 @@ def syntax_fault(error: Exception, text: str, locate: Callable[[Any], Place]) ->
     return place, "", sentence
 
 
-class _Start:
-    """Mark at the start of a text."""
-
-    line = 0
-    column = 0
-    index = 0
-
-
 def _sentence(problem: str, context: str, letter: str) -> str:
     if "cannot start any token" in problem:
         return _TAB if letter == "\t" else f"a value cannot start with '{letter}'; quote it"
-    for key, sentence in _CONTEXTS:
-        if key in context:
-            return sentence
-    for key, sentence in _SENTENCES:
-        if key in problem:
-            return sentence
-    return f"this is not YAML: {context + ', ' if context else ''}{problem}"
+    shown = [text for key, text in _CONTEXTS if key in context] + [text for key, text in _SENTENCES if key in problem]
+    return shown[0] if shown else f"this is not YAML: {context + ', ' if context else ''}{problem}"

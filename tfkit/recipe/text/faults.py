@@ -189,11 +189,7 @@ def find(node: Node, loc: Sequence[int | str]) -> tuple[Node, Sequence[int | str
 
 def shown(value: object) -> str:
     """Format a value in recipe syntax, truncated to 60 characters."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = inline(value) if isinstance(value, (dict, list)) else repr(value)
+    text = inline(value) if value is None or isinstance(value, (bool, dict, list)) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

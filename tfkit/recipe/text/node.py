@@ -121,19 +121,12 @@ def shorten(text: str, width: int = 40) -> str:
 
 def kind(node: Node) -> str:
     """Describe the type of a node's value for messages."""
-    match node.value:
-        case None:
-            return "none"
-        case bool():
-            return "true" if node.value else "false"
-        case int() | float():
-            return f"the number {node.value}"
-        case str():
-            return f"the word '{shorten(node.value)}'"
-        case list():
-            return "a list"
-        case _:
-            return "a mapping"
+    value = node.value
+    if isinstance(value, str):
+        return f"the word '{shorten(value)}'"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return inline(value) if value is None or isinstance(value, bool) else f"the number {value}"
 
 
 def inline(value: object) -> str:
