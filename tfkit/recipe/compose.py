@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
@@ -131,7 +130,13 @@ def _values(changed: Sequence[tuple[str, Node | None]]) -> dict[str, object]:
     for key, overlay in changed:
         if overlay is not None:
             merged[key] = merge(merged[key], overlay, []) if key in merged else overlay
-    return {key: reduce(lambda node, name: node.entries[name], key.split("."), merged[key]).plain() for key in merged}
+    values = {}
+    for key, overlay in merged.items():
+        inner = overlay
+        for name in key.split("."):
+            inner = inner.entries[name]
+        values[key] = inner.plain()
+    return values
 
 
 def _read(source: str | Path, shipped: Mapping[str, Path]) -> tuple[bytes, Path]:

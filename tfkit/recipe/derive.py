@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -111,7 +110,7 @@ class Paths:
             return name in _path_options(SECTIONS[parent])
         kind = None if owner is None or owner.get(name) is None else owner.get("type")
         if kind is None or not isinstance(kind.value, str):  # the type of the part in the whole recipe
-            part = reduce(lambda node, key: node and node.get(key), parent.split("."), cast("Node | None", self.root))
+            part = at(self.root, *parent.split("."))
             kind = part if part is None or isinstance(part.value, str) else part.get("type")
         if kind is None or not isinstance(kind.value, str):
             return False
