@@ -1,4 +1,4 @@
-"""A file of weights alone is a model: its metadata holds the recipe, as data that runs no code."""
+"""A weights file without its run: its metadata contains the recipe, as data that runs no code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 import tfkit
 from tests.interop.made import command
+from tests.sampling import each
 from tests.training.small import RECIPE, small
 from tfkit.core.errors import RecipeError, RunError, TfkitError, UsageError
 from tfkit.training.average import mean
@@ -106,23 +107,20 @@ def extended(entry: dict[str, Any]) -> None:
     entry["recipe"]["extends"] = "gpt2"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (deeper, "its recipe has changed since it was written"),
-        (extended, "its recipe has changed since it was written"),
-        (lambda entry: entry.update(recipe=3), "its recipe has changed since it was written"),
-        (lambda entry: "[" * 100_000, "metadata cannot be read; the file is damaged"),
-        (lambda entry: "[1]", "metadata cannot be read; the file is damaged"),
-        (lambda entry: "{", "metadata cannot be read; the file is damaged"),
-    ],
-)
-def test_a_damaged_recipe_is_refused(change: Callable[[dict[str, Any]], Any], message: str, tmp_path: Path) -> None:
+def test_a_damaged_recipe_is_refused(tmp_path: Path) -> None:
     _, file = alone(tmp_path)
-    rewrite(file, change)
-    with pytest.raises(RunError, match=message) as error:
-        tfkit.load_run(file)
-    assert str(error.value).startswith(f"{file}: ")
+    whole = file.read_bytes()
+
+    def refused(change: Callable[[dict[str, Any]], Any], message: str) -> None:
+        file.write_bytes(whole)
+        rewrite(file, change)
+        with pytest.raises(RunError, match=message) as error:
+            tfkit.load_run(file)
+        assert str(error.value).startswith(f"{file}: ")
+
+    changed, damaged = "its recipe has changed since it was written", "metadata cannot be read; the file is damaged"
+    each([(deeper, changed), (extended, changed), (lambda entry: entry.update(recipe=3), changed)], refused)
+    each([(lambda _, text=text: text, damaged) for text in ("[" * 100_000, "[1]", "{")], refused)
 
 
 def other(entry: dict[str, Any], **model: Any) -> None:
@@ -160,7 +158,7 @@ def test_a_part_of_ones_own_needs_its_file(tmp_path: Path) -> None:
     assert tfkit.load_run(file, imports=[code]).model is not None
 
 
-def test_what_is_no_file_of_weights(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"nothing\.safetensors: no such file"):
         tfkit.load_run(tmp_path / "nothing.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\xff" * 9)

@@ -298,8 +298,12 @@ def test_generation_keeps_the_order_and_takes_one_text_too(trained: Run) -> None
     assert trained.generate("one", max_new_tokens=0) == [""]
 
 
-def test_translations_are_bounded_by_the_source(tmp_path: Path) -> None:
-    run = silent(recipe(train__steps=1, generate__max_new_tokens=50, generate__length_ratio=1.5), tmp_path / "run")
+def test_translations_are_bounded_and_metrics_measured(tmp_path: Path) -> None:
+    bounds = {"generate__max_new_tokens": 50, "generate__length_ratio": 1.5}
+    run = silent(recipe(train__steps=1, train__metrics=["exact_match"], **bounds), tmp_path / "run")
+    scores = json.loads((run.folder / "evaluation.json").read_text())["test"]
+    assert scores.keys() == {"examples", "loss", "exact_match"}
+    assert "test: loss" in (run.folder / "train.log").read_text("utf-8")
     assert [run.writer().limit(length) for length in (2, 20, 200)] == [13, 40, 50]
     assert run.writer(7).limit(2) == 7
 
@@ -349,14 +353,10 @@ def test_evaluation(trained: Run) -> None:
 
 
 def test_sources_too_long_count_as_failures(tmp_path: Path) -> None:
-    metrics = {"train__metrics": ["exact_match"], "train__steps": 1}
-    run = silent(recipe(model__max_length=5, model__position="learned", **metrics), tmp_path / "run")
+    run = silent(recipe(train__steps=1, model__max_length=5, model__position="learned"), tmp_path / "run")
     long, short = {"source": "one " * 9, "target": "x"}, {"source": "one", "target": "y"}
     outputs, references = run._scorer.outputs([long, short], "bleu")
     assert outputs[0] == "" and references == ["x", "y"]
-    scores = json.loads((run.folder / "evaluation.json").read_text())["test"]
-    assert scores.keys() == {"examples", "loss", "exact_match"}
-    assert "test: loss" in (run.folder / "train.log").read_text("utf-8")
 
 
 @pytest.mark.full

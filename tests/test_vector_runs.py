@@ -1,4 +1,4 @@
-"""Runs of models that read arrays: trained, resumed, loaded, evaluated and asked, without a tokenizer or with one."""
+"""Runs of models that read arrays: trained, resumed, loaded and evaluated, with and without a tokenizer."""
 
 from __future__ import annotations
 
@@ -115,23 +115,19 @@ def test_a_run_is_resumed_exactly_and_not_with_other_data(tmp_path: Path) -> Non
 def test_wrong_inputs_are_refused(given: Any, said: str, run: Run) -> None:
     with pytest.raises(TfkitError, match=said):
         run.predict(given)
-
-
-@pytest.mark.full
-def test_texts_are_refused_by_name(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="reads arrays, but embed requires texts"):
         run.embed(["text"])
-    done = CliRunner().invoke(main, ["predict", str(run.folder), "text"])
-    assert done.exit_code == 2 and "use --input PATH, a .npy file of arrays" in done.output
-    (tmp_path / "x.txt").write_text("text\n")
-    done = CliRunner().invoke(main, ["predict", str(run.folder), "--input", str(tmp_path / "x.txt")])
-    assert done.exit_code == 2 and "x.txt: is not a .npy file" in done.output
+    (run.folder.parent / "x.txt").write_text("text\n")
+    for words, why in ((["text"], "use --input PATH, a .npy file of arrays"), (["--input"], "is not a .npy file")):
+        words += [str(run.folder.parent / "x.txt")] * ("--input" in words)
+        done = CliRunner().invoke(main, ["predict", str(run.folder), *words])
+        assert done.exit_code == 2 and why in done.output
 
 
-# --- what cannot be, told with its place before anything is computed
+# --- contradictions, reported with their place before anything is computed
 
 
-@pytest.mark.parametrize(
+@looped(
     ("sets", "said"),
     [
         (["data.tokenizer=word"], "data.tokenizer: 'classification' on vectors reads no text; remove the tokenizer"),
@@ -151,12 +147,7 @@ def test_sections_that_contradict_are_refused(sets: list[str], said: str, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_recipe_of_texts_still_needs_a_tokenizer() -> None:
-    with pytest.raises(RecipeError, match="data: needs the option 'tokenizer'"):
-        tfkit.load_recipe("trec", overrides={"data.tokenizer": None})
-
-
-@pytest.mark.parametrize(
+@looped(
     ("name", "value", "said"),
     [
         ("x.npy", np.zeros((24, 4, 6)), r"x.npy: row 1: requires 7 positions, but the encoder's max_length is 5"),
@@ -166,7 +157,7 @@ def test_a_recipe_of_texts_still_needs_a_tokenizer() -> None:
 )
 def test_data_that_do_not_fit_are_refused(name: str, value: Any, said: str, tmp_path: Path) -> None:
     given = recipe(tmp_path)
-    np.save(tmp_path / name, value)
+    np.save(tmp_path / name, value)  # in the place of the pictures
     with pytest.raises(DataError, match=said):
         train(given, out=tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -177,7 +168,6 @@ def test_data_that_do_not_fit_are_refused(name: str, value: Any, said: str, tmp_
 
 @pytest.mark.full
 def test_captions_are_written_of_arrays_and_files(tmp_path: Path) -> None:
-    (tmp_path / "y.txt").write_text("it is dark\nit is light\n" * 12)
     given = recipe(tmp_path)
     (tmp_path / "y.txt").write_text("it is dark\nit is light\n" * 12)
     corpus = {**given["data"]["train"], "field": "target"}
@@ -206,9 +196,11 @@ def test_captions_are_written_of_arrays_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_check_shows_shapes_and_ranges(tmp_path: Path) -> None:
+def test_shapes_are_shown_and_texts_need_a_tokenizer() -> None:
     out = command("check", "digits")
     assert "[8 8 1], 0 to 1" in out and 'label "' in out
+    with pytest.raises(RecipeError, match="data: needs the option 'tokenizer'"):
+        tfkit.load_recipe("trec", overrides={"data.tokenizer": None})
 
 
 # --- as good as plain torch
@@ -244,14 +236,9 @@ def plain_accuracy(steps: int) -> float:
     torch.manual_seed(0)
     model, (x, y) = PlainViT(), splits["train"]
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.002, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100),
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - 100),
-        ],
-        [100],
-    )
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=100)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps - 100)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, decay], [100])
     for _ in range(steps):
         rows = torch.randint(len(x), (64,))
         loss = nn.functional.cross_entropy(model(x[rows]), y[rows], label_smoothing=0.1)

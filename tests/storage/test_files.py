@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tfkit.core.errors import RunError
-from tfkit.storage.files import open_log, remove_leftovers, temporary, whole, write_text
+from tfkit.storage.files import open_log, read_json, remove_leftovers, temporary, whole, write_text
 from tfkit.training.weights import save_tensors
 
 
@@ -32,6 +32,19 @@ def test_a_file_is_in_use_while_it_is_written(tmp_path: Path) -> None:
     with whole(tmp_path / "a") as beside:
         assert is_in_use(beside)
     assert not is_in_use(tmp_path / "a") and not is_in_use(tmp_path / "nowhere") and not is_in_use(tmp_path)
+
+
+def test_files_are_complete_or_absent(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "file.txt"
+    write_text(file, "before")
+    with pytest.raises(KeyError), whole(file) as beside:
+        beside.write_text("half")
+        raise KeyError
+    assert file.read_text() == "before" and os.listdir(file.parent) == ["file.txt"]
+    with pytest.raises(RunError, match=r"x\.json: cannot be written"):
+        write_text(file / "x.json", "{}")
+    with pytest.raises(RunError, match=r"x\.json: no such file"):
+        read_json(tmp_path / "x.json")
 
 
 def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:

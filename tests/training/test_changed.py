@@ -1,4 +1,4 @@
-"""A run goes on with the data it began with, or is told what has changed; its environment keeps how it began."""
+"""A run is resumed with the data that it started with, and its environment keeps how it started."""
 
 import json
 import shutil
@@ -88,23 +88,17 @@ def test_changed_keys_are_named_at_each_start(tmp_path: Path, run: Path) -> None
 
 
 @pytest.mark.full
-def test_a_start_without_a_step_says_so(tmp_path: Path, run: Path) -> None:
+def test_unchanged_data_are_resumed(tmp_path: Path, run: Path) -> None:
     trained(small(tmp_path, **TWO, keep="last"), run, resume=True)
-    assert (
-        f"resuming {run} from step 2: training has ended (steps), so no step is trained"
-        in (run / "train.log").read_text()
-    )
-
-
-@pytest.mark.full
-def test_what_is_the_same_goes_on(tmp_path: Path, run: Path) -> None:
+    said = f"resuming {run} from step 2: training has ended (steps), so no step is trained"
+    assert said in (run / "train.log").read_text()
     (tmp_path / "train.txt").write_text((tmp_path / "train.txt").read_text())
     trained(small(tmp_path), run, resume=True)
 
 
 @pytest.mark.full
 def test_a_run_that_was_moved_with_its_data_goes_on(tmp_path: Path) -> None:
-    """Its test split, too, of which training keeps no hash."""
+    """With its test split, of which training keeps no hash."""
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
 
@@ -125,7 +119,7 @@ def test_a_run_that_was_moved_with_its_data_goes_on(tmp_path: Path) -> None:
     assert (run / "environment.json").read_text() == before
 
 
-def test_a_file_in_two_splits_is_told_once(tmp_path: Path) -> None:
+def test_a_file_in_two_splits_is_reported_once(tmp_path: Path) -> None:
     loaded = small(tmp_path)
     both = load_recipe(
         loaded.root.plain(), overrides={"data.valid.files": str(tmp_path / "train.txt"), "train.steps": 1}
@@ -150,7 +144,7 @@ def test_a_tokenizer_file_counts_too(tmp_path: Path, run: Path) -> None:
         trained(load_recipe(loaded.root.plain(), overrides={"train.steps": 3}), tmp_path / "other", resume=True)
 
 
-def test_every_shipped_corpus_says_its_files(tmp_path: Path) -> None:
+def test_every_shipped_corpus_lists_its_files(tmp_path: Path) -> None:
     data = small(tmp_path).data
     assert data is not None
     assert data.train.files_read() == (str(tmp_path / "train.txt"),)
@@ -184,7 +178,7 @@ def own() -> Iterator[None]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", [{}, {"folder": "."}])
-def test_what_no_file_holds_is_known_by_its_examples(
+def test_examples_without_files_are_hashed(
     tmp_path: Path, own: None, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loaded(steps: int) -> Any:
@@ -233,9 +227,8 @@ def test_a_resume_keeps_how_the_run_began(tmp_path: Path, run: Path, monkeypatch
 
 
 @pytest.mark.full
-def test_accepting_makes_no_other_recipe(tmp_path: Path, run: Path) -> None:
-    loaded = small(tmp_path, changed_data="accept")
+def test_accepting_unchanged_data_is_a_no_op(tmp_path: Path, run: Path) -> None:
     straight = trained(small(tmp_path), tmp_path / "straight").folder
-    assert outcome(trained(loaded, run, resume=True).folder) == outcome(straight)
+    assert outcome(trained(small(tmp_path, changed_data="accept"), run, resume=True).folder) == outcome(straight)
     with pytest.raises(RecipeError, match=r"train\.changed_data.*'refuse' or 'accept'"):
         small(tmp_path, changed_data="maybe")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.sampling import each
+from tests.sampling import each, looped
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.storage.files import read_json, whole, write_json, write_text
+from tfkit.storage.files import read_json, write_json
 from tfkit.training import random_state
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore, step_of
@@ -42,6 +42,22 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> Non
         optimizer.zero_grad()
         model(torch.randint(0, 5, (4,))).square().sum().backward()
         optimizer.step()
+
+
+def made(folder: Path) -> tuple[Path, Tied, torch.optim.Optimizer]:
+    """A checkpoint with its model and optimizer."""
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    return Checkpoints(folder).save(model, optimizer, Progress(step=1, tokens=7, targets=4)), model, optimizer
+
+
+def saved(folder: Path, *numbers: int, keep: int = 1, beside: nn.Module | None = None) -> list[Path]:
+    """Save checkpoints of these steps."""
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    steps(model, optimizer, 1)
+    return [Checkpoints(folder, keep).save(model, optimizer, Progress(step=step), beside) for step in numbers]
 
 
 def test_tied_tensors_are_stored_once_and_load_back(tmp_path: Path) -> None:
@@ -123,73 +139,61 @@ def test_training_goes_on_exactly(tmp_path: Path, kind: Any) -> None:
 
 
 def test_old_checkpoints_go(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    steps(model, optimizer, 1)
-    one, three = Checkpoints(tmp_path / "one"), Checkpoints(tmp_path / "three", keep=3)
-    (tmp_path / "one" / ".step-00000001.0123456789abcdef.tmp").mkdir(parents=True)  # a save that was cut off
-    (tmp_path / "one" / ".step-00000002.tmp").mkdir()  # and one by an older version
-    for step in range(1, 6):
-        for checkpoints in (one, three):
-            checkpoints.save(model, optimizer, Progress(step=step))
-    assert sorted(path.name for path in one.folder.iterdir()) == ["step-00000004", "step-00000005"]
-    assert [path.name for path in three.all()] == ["step-00000003", "step-00000004", "step-00000005"]
-    assert three.last() == three.folder / "step-00000005"
-    assert len(list(three.folder.glob("*/optimizer.safetensors"))) == 2
-    assert all(damage(path) == [] for path in [*one.all(), *three.all()[1:]])
-    assert "optimizer.safetensors" not in (three.all()[0] / "SHA256SUMS").read_text()
+    one, three = tmp_path / "one", tmp_path / "three"
+    (one / ".step-00000001.0123456789abcdef.tmp").mkdir(parents=True)  # an interrupted save
+    (one / ".step-00000002.tmp").mkdir()  # of an older version
+    saved(one, *range(1, 6)), saved(three, *range(1, 6), keep=3)
+    assert sorted(path.name for path in one.iterdir()) == ["step-00000004", "step-00000005"]
+    old, *complete = Checkpoints(three).all()
+    assert [path.name for path in (old, *complete)] == ["step-00000003", "step-00000004", "step-00000005"]
+    assert Checkpoints(three).last() == complete[-1] and len(list(three.glob("*/optimizer.safetensors"))) == 2
+    assert all(damage(path) == [] for path in [*Checkpoints(one).all(), *complete])
+    assert "optimizer.safetensors" not in (old / "SHA256SUMS").read_text()
 
 
-def test_a_checkpoint_with_something_else_in_it_stays(tmp_path: Path) -> None:
-    """So whoever wants to keep one puts a note into it."""
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    checkpoints = Checkpoints(tmp_path)
-    first, second = (checkpoints.save(model, optimizer, Progress(step=step)) for step in (1, 2))
+def test_a_checkpoint_with_other_files_stays(tmp_path: Path) -> None:
+    first, second = saved(tmp_path, 1, 2)
     (first / "notes.txt").write_text("mine")
     (second / ".state.json.0123456789abcdef.tmp").write_text("of a process that was killed")
     (tmp_path / "step-00000001-copy").mkdir()
     (tmp_path / "step-00000000").mkdir()
     (tmp_path / "step-00000000" / "state.json").symlink_to(first / "state.json")
-    for step in range(3, 7):
-        checkpoints.save(model, optimizer, Progress(step=step))
+    saved(tmp_path, 3, 4, 5, 6)
+    checkpoints = Checkpoints(tmp_path)
     assert damage(first) == [] and (first / "notes.txt").exists() and (tmp_path / "step-00000001-copy").is_dir()
     assert [step_of(path) for path in checkpoints.all()] == [0, 1, 5, 6]
     assert checkpoints.sound(print) == checkpoints.last()
 
 
-def test_a_damaged_checkpoint_finds_a_name_to_be_set_aside(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    checkpoints = Checkpoints(tmp_path)
-    for name in ("step-00000002.damaged", "step-00000003.damaged"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "step-00000002.damaged" / "notes.txt").write_text("mine")
-    (tmp_path / "step-00000003.damaged" / "state.json").write_text("{}")
-    first, *_ = (checkpoints.save(model, optimizer, Progress(step=step)) for step in (1, 2))
-    checkpoints.go_on_from(first, print)
-    checkpoints.save(model, optimizer, Progress(step=3))
-    checkpoints.go_on_from(first, print)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "step-00000001",
-        "step-00000002.damaged",
-        "step-00000002.damaged-2",
-        "step-00000003.damaged",
-    ]
+def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
+    for step, name in ((2, "notes.txt"), (3, "state.json")):
+        (tmp_path / f"step-0000000{step}.damaged").mkdir()
+        (tmp_path / f"step-0000000{step}.damaged" / name).write_text("{}")
+    first, _ = saved(tmp_path, 1, 2)
+    Checkpoints(tmp_path).go_on_from(first, print)
+    saved(tmp_path, 3)
+    Checkpoints(tmp_path).go_on_from(first, print)
+    names = ["step-00000001", "step-00000002.damaged", "step-00000002.damaged-2", "step-00000003.damaged"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert (tmp_path / "step-00000002.damaged" / "notes.txt").exists()
     assert damage(tmp_path / "step-00000003.damaged") == []
 
 
-def test_what_an_objective_owns_is_part_of_a_checkpoint(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    checkpoints = Checkpoints(tmp_path)
-    for step in (1, 2):
-        checkpoints.save(model, optimizer, Progress(step=step), nn.Linear(2, 2))
-    before, newest = checkpoints.all()
+def test_modules_of_an_objective_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    before, newest = saved(tmp_path, 1, 2, beside=nn.Linear(2, 2))
     (newest / "beside.safetensors").unlink()
     said: list[str] = []
-    assert checkpoints.sound(said.append) == before and "beside.safetensors: is missing" in said[0]
+    assert Checkpoints(tmp_path).sound(said.append) == before and "beside.safetensors: is missing" in said[0]
+
+
+def test_checkpoints_of_weights_alone_are_not_resumed(tmp_path: Path) -> None:
+    first, second, third, fourth = saved(tmp_path, 1, 2, 3, 4, keep=4)
+    said: list[str] = []
+    for damaged in (third, fourth):
+        (damaged / "state.json").write_text("{}")
+    with pytest.raises(RunError, match=r"(?s)step-00000004/state\.json: .*3/state\.json: .*cannot be resumed"):
+        Checkpoints(tmp_path).sound(said.append)
+    assert said == [] and (first / "SHA256SUMS").exists() and not (second / "optimizer.safetensors").exists()
 
 
 def test_saving_the_same_step_again_changes_only_the_progress(tmp_path: Path) -> None:
@@ -240,28 +244,6 @@ def test_a_seeded_block_leaves_the_callers_states_alone() -> None:
         second = torch.rand(2), random.random(), np.random.random()
     assert torch.equal(first[0], second[0]) and first[1:] == second[1:]
     assert torch.equal(torch.rand(2), expected)
-
-
-def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "file.txt"
-    write_text(file, "before")
-    with pytest.raises(KeyError), whole(file) as beside:
-        beside.write_text("half")
-        raise KeyError
-    assert file.read_text() == "before"
-    assert [path.name for path in file.parent.iterdir()] == ["file.txt"]
-    (tmp_path / "blocked").write_text("a file")
-    with pytest.raises(RunError, match=r"blocked"):
-        write_json(tmp_path / "blocked" / "x.json", {})
-    with pytest.raises(RunError, match=r"x\.json: no such file"):
-        read_json(tmp_path / "x.json")
-
-
-def made(folder: Path) -> tuple[Path, Tied, torch.optim.Optimizer]:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    steps(model, optimizer, 1)
-    return Checkpoints(folder).save(model, optimizer, Progress(step=1, tokens=7, targets=4)), model, optimizer
 
 
 ODD_PROGRESS = [
@@ -322,28 +304,12 @@ def test_a_malformed_state_is_refused(tmp_path: Path) -> None:
     each(ODD_STATE, refused)
 
 
-def test_an_older_checkpoint_without_the_optimizer_is_none_to_go_on_from(tmp_path: Path) -> None:
-    model = Tied()
-    optimizer = torch.optim.Adam(model.parameters())
-    steps(model, optimizer, 1)
-    checkpoints = Checkpoints(tmp_path, keep=4)
-    for step in range(1, 5):
-        checkpoints.save(model, optimizer, Progress(step=step))
-    first, second, third, fourth = checkpoints.all()
-    said: list[str] = []
-    for damaged in (third, fourth):
-        (damaged / "state.json").write_text("{}")
-    with pytest.raises(RunError, match=r"(?s)step-00000004/state\.json: .*3/state\.json: .*cannot be resumed"):
-        checkpoints.sound(said.append)
-    assert said == [] and (first / "SHA256SUMS").exists() and not (second / "optimizer.safetensors").exists()
-
-
 # --- numbers
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_weights_that_are_not_finite_are_told(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
+@looped("value", [float("nan"), float("inf"), -float("inf")])
+@looped("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_weights_that_are_not_finite_are_reported(tmp_path: Path, value: float, dtype: torch.dtype) -> None:
     model, file = Tied().to(dtype), tmp_path / "model.safetensors"
     with torch.no_grad():
         model.hidden.weight[1, 2] = value

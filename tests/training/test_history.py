@@ -1,4 +1,4 @@
-"""run.json says what a run is and how it came about; the default folder's name says what was changed."""
+"""run.json identifies a run and lists its starts; the name of the default folder lists changes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sampling import looped
 from tests.training.small import LINES, RECIPE, small, trained
 from tfkit.core.errors import RunError
 from tfkit.functional.rule import FORCED, rule_name
@@ -36,67 +37,44 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     recipe = changed(tmp_path, "train.seed=3", "train.metrics=[]", variant=["rotary", "width=16"])
     run = trained(recipe, tmp_path / "run")
     found = json.loads((run.folder / RUN).read_text())
-    assert found["recipe"] == "recipe"
-    assert found["variants"] == ["rotary", "width=16"]
+    expected = {"recipe": "recipe", "variants": ["rotary", "width=16"], "seed": 3, "finished": "steps", "steps": 3}
+    assert {key: found[key] for key in expected} == expected
     assert found["set"] == {"train.seed": 3, "train.metrics": []}
-    assert found["seed"] == 3
-    assert found["finished"] == "steps"
-    assert found["steps"] == 3
     assert found["parameters"] == sum(weight.numel() for weight in run.model.parameters())
     last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert (found["tokens"], found["targets"]) == (last["tokens"], last["targets"])
     (start,) = found["starts"]
-    assert start["step"] == 0
-    assert start["threads"] >= 1
-    assert start["device"] == "cpu"
-    assert start["machine"]["cores"] >= 1
-    assert start["versions"]["torch"]
+    assert (start["step"], start["device"]) == (0, "cpu") and start["threads"] >= 1
+    assert start["machine"]["cores"] >= 1 and start["versions"]["torch"]
     assert found["seconds"] == start["seconds"] > 0
 
 
 @pytest.mark.full
-def test_each_resume_is_a_start_and_time_adds_up(tmp_path: Path) -> None:
-    trained(small(tmp_path), tmp_path / "run")
-    trained(small(tmp_path, steps=5), tmp_path / "run", resume=True)
-    found = read_history(RunFolder(tmp_path / "run"))
-    assert found is not None
-    assert [start.step for start in found.starts] == [0, 3]
-    assert found.steps == 5
-    assert found.seconds == pytest.approx(sum(start.seconds for start in found.starts), abs=0.01)
-
-
-@pytest.mark.full
-def test_resuming_by_another_rule_of_products_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(small(tmp_path), tmp_path / "run")
-    log = tmp_path / "run" / "train.log"
-    trained(small(tmp_path, steps=4), tmp_path / "run", resume=True)
-    assert "float32 products" not in log.read_text()
-    own = rule_name()
+def test_each_resume_is_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, own = tmp_path / "run", rule_name()
+    trained(small(tmp_path), run)
+    trained(small(tmp_path, steps=4), run, resume=True)
+    assert "float32 products" not in (run / "train.log").read_text()
     monkeypatch.setenv(FORCED, "transposed")
-    trained(small(tmp_path, steps=5), tmp_path / "run", resume=True)
-    found = read_history(RunFolder(tmp_path / "run"))
-    assert found is not None and [start.products for start in found.starts] == [own, own, "TFKIT_PRODUCTS=transposed"]
-    assert f"products follow the rule TFKIT_PRODUCTS=transposed now, {own} before; results differ" in log.read_text()
-
-
-@pytest.mark.full
-def test_a_run_of_an_older_version_gets_its_history_when_it_goes_on(tmp_path: Path) -> None:
-    run = trained(small(tmp_path), tmp_path / "run")
-    (run.folder / RUN).unlink()
-    (run.folder / "SHA256SUMS").unlink()
-    assert read_history(RunFolder(run.folder)) is None
-    trained(small(tmp_path, steps=5), tmp_path / "run", resume=True)
-    found = read_history(RunFolder(run.folder))
-    assert found is not None
-    assert [start.step for start in found.starts] == [3]
-
-
-@pytest.mark.full
-def test_a_damaged_history_is_named(tmp_path: Path) -> None:
-    run = trained(small(tmp_path), tmp_path / "run")
-    (run.folder / RUN).write_text('{"recipe": "x", "seed": "three"}')
+    trained(small(tmp_path, steps=5), run, resume=True)
+    found = read_history(RunFolder(run))
+    assert found is not None and found.steps == 5
+    assert [(start.step, start.products) for start in found.starts] == [
+        *((step, own) for step in (0, 3)),
+        (4, "TFKIT_PRODUCTS=transposed"),
+    ]
+    assert found.seconds == pytest.approx(sum(start.seconds for start in found.starts), abs=0.01)
+    said = f"products follow the rule TFKIT_PRODUCTS=transposed now, {own} before; results differ"
+    assert said in (run / "train.log").read_text()
+    (run / RUN).unlink()  # as in runs of older versions
+    (run / "SHA256SUMS").unlink()
+    assert read_history(RunFolder(run)) is None
+    trained(small(tmp_path, steps=6), run, resume=True)
+    found = read_history(RunFolder(run))
+    assert found is not None and [start.step for start in found.starts] == [5]
+    (run / RUN).write_text('{"recipe": "x", "seed": "three"}')
     with pytest.raises(RunError, match=r"run\.json: seed: "):
-        read_history(RunFolder(run.folder))
+        read_history(RunFolder(run))
 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
@@ -108,7 +86,7 @@ def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
     assert found.finished == ""
 
 
-@pytest.mark.parametrize(
+@looped(
     ("variant", "sets", "name"),
     [
         ((), (), "recipe"),

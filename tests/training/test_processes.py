@@ -34,7 +34,7 @@ from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
 from tfkit.training.step import scale_gradients
 
-from ..sampling import looped
+from ..sampling import each, looped
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 WORDS = ["one", "two", "three", "four", "five", "six"]
@@ -79,7 +79,7 @@ KINDS = {
 
 
 def recipe(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
-    """The small recipe on more lines than a batch has, with dropout everywhere."""
+    """Return the small recipe on more lines than a batch has, with dropout."""
     for split, lines in (("train", LINES), ("valid", LINES[::5])):
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     values = {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10, "optimizer": "adamw", **train}
@@ -87,7 +87,7 @@ def recipe(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) 
 
 
 def together(count: int, work: Callable[[int], object]) -> list[int]:
-    """Do `work` in processes that find one another as those of torchrun do; return their exit statuses."""
+    """Call `work` in processes that connect as those of torchrun do. Return their exit statuses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(count)}
@@ -107,7 +107,7 @@ def together(count: int, work: Callable[[int], object]) -> list[int]:
 
 
 def run(loaded: Recipe, folder: Path, count: int, **options: Any) -> list[dict[str, Any]]:
-    """Train on so many processes; return the lines of metrics.jsonl."""
+    """Train on `count` processes. Return the lines of metrics.jsonl."""
     assert together(count, lambda _: trained(loaded, folder, **options)) == [0] * count
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -222,13 +222,12 @@ def test_what_several_processes_would_do_otherwise_is_refused(tmp_path: Path) ->
         check({}, Team(0, 2), alone=True)
 
 
-@pytest.mark.parametrize(
-    ("parallel", "words"),
-    [({"tensor": 2}, "tensor parallelism is not supported"), ({"pieces": 4}, "pieces: was removed")],
-)
-def test_what_is_not_offered_is_refused_with_the_way_out(tmp_path: Path, parallel: dict[str, Any], words: str) -> None:
-    with pytest.raises(RecipeError, match=rf"train\.parallel.*{words}; "):
-        recipe(tmp_path, parallel=parallel)
+def test_other_parallelism_is_refused(tmp_path: Path) -> None:
+    def refused(parallel: dict[str, Any], words: str) -> None:
+        with pytest.raises(RecipeError, match=rf"train\.parallel.*{words}; "):
+            recipe(tmp_path, parallel=parallel)
+
+    each([({"tensor": 2}, "tensor parallelism is not supported"), ({"pieces": 4}, "pieces: was removed")], refused)
 
 
 def test_a_run_that_names_pieces_is_read(tmp_path: Path) -> None:
@@ -306,19 +305,15 @@ def test_an_adapter_and_its_average_are_those_of_one_process(tmp_path: Path) -> 
         torch.testing.assert_close(load_file(tmp_path / "1" / name), load_file(tmp_path / "2" / name))
 
 
-def test_process_0_stops_all_for_a_callback(tmp_path: Path) -> None:
+def test_all_processes_skip_and_stop_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(training: Training, record: Any) -> None:
-        if training.step == 3:
+        if training.step == 4:
             training.stop("enough")
 
-    assert len(run(recipe(tmp_path), tmp_path / "run", 2, callbacks=[stop])) == 3
-
-
-def test_all_processes_skip_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = iter(range(1, 100))
     scale = scale_gradients
     monkeypatch.setattr(
         "tfkit.training.loop.scale_gradients", lambda *given: math.nan if next(steps) == 2 else scale(*given)
     )
-    lines = run(recipe(tmp_path, steps=4, not_finite="skip"), tmp_path / "run", 2)
+    lines = run(recipe(tmp_path, not_finite="skip"), tmp_path / "run", 2, callbacks=[stop])
     assert [line.get("skipped") for line in lines] == [None, 1, None, None]

@@ -234,41 +234,12 @@ def test_a_finished_run_says_what_it_does_not_take_over(run: Path, capsys: pytes
         assert "already finished" in text and ("nothing of it is used" in text) == bool(said) and said in text
 
 
-@pytest.mark.full
-def test_a_checkpoint_with_the_weights_of_another_run_is_not_gone_on_from(runs: Path, run: Path) -> None:
-    exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
-    resume(run)
-    assert outcome(run) == outcome(runs / "six")
-
-
 def test_a_checkpoint_can_be_exchanged_on_purpose(runs: Path, run: Path) -> None:
     exchange(runs, run, "checkpoints/step-00000004/model.safetensors")
     with pytest.warns(TfkitWarning, match=r"step-00000004/model\.safetensors: recorded as it is now"):
         resume(run, accept_changes=True)
     assert outcome(run)["weights"] != outcome(runs / "six")["weights"]
     assert is_right(run)
-
-
-def test_what_a_resumed_run_takes_over_is_checked(runs: Path, run: Path) -> None:
-    exchange(runs, run)
-    with pytest.raises(RunError, match=r"model\.safetensors: has changed"):
-        resume(run)
-    with pytest.warns(TfkitWarning, match=r"model\.safetensors: recorded as it is now"):
-        resume(run, accept_changes=True)
-    assert is_right(run)
-
-
-@pytest.mark.full
-def test_changed_files_that_training_does_not_need_are_started_anew(runs: Path, run: Path) -> None:
-    names = ("resolved.yaml", "train.log", "metrics.jsonl")
-    for name in names:
-        (run / name).write_text((run / name).read_text().replace(": ", ":  ", 1))
-    resume(run)
-    log = (run / "train.log").read_text()
-    for name in names:
-        assert f"{run / name}: has changed since it was written; moved to {name}.damaged" in log
-        (run / f"{name}.damaged").unlink()
-    assert outcome(run)["weights"] == outcome(runs / "six")["weights"] and is_right(run)
 
 
 COMMANDS = [

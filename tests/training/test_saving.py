@@ -1,4 +1,4 @@
-"""`tfkit.save`: a model of one's own training loop is a run like any other, or nothing is written."""
+"""`tfkit.save`: a model of a custom training loop becomes a run, or nothing is written."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.storage import checksums
 
+from ..sampling import looped
 from .small import LINES, RECIPE, small
 
 IDS: dict[str, Any] = {"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 20}}
@@ -60,21 +61,12 @@ def test_it_loads_evaluates_and_writes(tmp_path: Path) -> None:
         *("resolved.yaml", "recipe.yaml", "tokenizer.json", "model.safetensors", "environment.json", "evaluation.json"),
         "README.md",
     }
-
-
-def test_training_starts_from_it_but_resumes_nothing(tmp_path: Path) -> None:
-    recipe, model, tokenizer = own_loop(tmp_path)
-    tfkit.save(model, recipe, tokenizer, tmp_path / "run")
-    with pytest.raises(RunError, match=r"contains model.safetensors, but no checkpoint to resume from"):
+    with pytest.raises(RunError, match=r"contains model.safetensors and evaluation.json, but no checkpoint"):
         tfkit.train(recipe, tmp_path / "run", resume=True, progress=False)
     begun = small(tmp_path, {"train.init_from": str(tmp_path / "run"), "train.steps": 1})
     assert tfkit.train(begun, tmp_path / "begun", progress=False).blueprint.last == recipe.blueprint().last
-
-
-def test_a_vocabulary_of_the_tokenizer_has_its_size(tmp_path: Path) -> None:
-    _, model, tokenizer = own_loop(tmp_path)
-    open_recipe = small(tmp_path)
-    run = tfkit.save(model, open_recipe, tokenizer, tmp_path / "run")
+    open_recipe = small(tmp_path)  # its vocabulary has the size of the tokenizer
+    run = tfkit.save(model, open_recipe, tokenizer, tmp_path / "open")
     assert run.blueprint.last.vocab_size == tokenizer.vocab_size
     with pytest.raises(UsageError, match=r"data: requires its tokenizer: pass it to save"):
         tfkit.save(model, open_recipe, None, tmp_path / "other")
@@ -88,19 +80,15 @@ def test_without_a_tokenizer_it_works_on_ids(tmp_path: Path) -> None:
         _ = run.tokenizer
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "message"),
     [
-        (
-            {"d_model": 16},
-            r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), but \[20, 8\] \(float32\) in the",
-        ),
+        ({"d_model": 16}, r"decoder.embedding.tokens.weight is \[20, 16\] \(float32\), but \[20, 8\] \(float32\)"),
         ({"num_layers": 2}, r"decoder.layers.1.[a-z.]+ is in the model but not in the recipe"),
         ({"head": {"type": "language_model", "tied": False}}, r"model.head.tied: False in the model, True in"),
         ({"layer": {**IDS["model"]["layer"], "residual": "pre_norm"}}, r"is in the model but not in the recipe"),
         ({"position": "none"}, r"model.position: none in the model, \{'type': 'sinusoidal'"),
     ],
-    ids=["width", "depth", "tied", "residual", "position"],
 )
 def test_a_model_of_another_recipe_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     recipe, _ = ids_only()
@@ -109,7 +97,7 @@ def test_a_model_of_another_recipe_is_refused(tmp_path: Path, change: dict[str, 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_model_and_no_tokenizer(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     recipe, model = ids_only()
     with pytest.raises(UsageError, match=r"save requires a model from tfkit.build, got a Linear"):
         tfkit.save(torch.nn.Linear(2, 2), recipe, None, tmp_path / "run")  # type: ignore[arg-type]
@@ -153,7 +141,7 @@ def test_labels_name_the_classes(tmp_path: Path) -> None:
     assert 0 <= run.evaluate("valid")["accuracy"] <= 100
 
 
-def test_what_is_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, model = ids_only()
     run = tmp_path / "run"
     tfkit.save(model, recipe, None, run)

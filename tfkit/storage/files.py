@@ -79,6 +79,15 @@ def is_temporary(path: Path) -> bool:
     return temporary_for(path) is not None
 
 
+def damaged_name(path: Path) -> Path:
+    """Return a free name to set a file or folder aside, such as metrics.jsonl.damaged or metrics.jsonl.damaged-2."""
+    aside, number = path.with_name(f"{path.name}.damaged"), 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{number}")
+    return aside
+
+
 def named(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     """Yield the files with these names in a folder, and their temporary files. Yield nothing for a linked folder."""
     requested = set(names)

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,7 @@ Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLE
 
 def file_hashes(data: Data) -> Hashes:
     """Return the SHA-256 of each data file used in training. Raise RunError if a file cannot be read."""
-    held = _files(data)
-    known = {file: hash_of(file) for file in {file for files in held.values() for file in files}}
-    return {name: {file: known[file] for file in files} for name, files in held.items()}
+    return {name: {file: hash_of(file) for file in files} for name, files in _files(data).items()}
 
 
 def hash_of(file: str) -> str:
@@ -59,11 +57,9 @@ def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
     """Map each changed file to the sections that read it (train, valid, tokenizer). Skip files without a hash."""
     found: dict[str, list[str]] = {}
-    for name, hashes in now.items():
-        known = before.get(name) if isinstance(before, Mapping) else None
+    for name, known, hashes in _recorded(before, now):
         for what, sha256 in hashes.items():
-            recorded = known.get(what) if isinstance(known, Mapping) else None
-            if recorded is not None and recorded != sha256:
+            if known.get(what) not in (None, sha256):
                 found.setdefault(f"the examples of data.{name}" if what == EXAMPLES else what, []).append(name)
     return found
 
@@ -71,12 +67,18 @@ def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
 def moved(before: Any, now: Hashes) -> dict[str, str]:
     """Map the old path of each moved but unchanged file to its new path."""
     found: dict[str, str] = {}
+    for _, known, hashes in _recorded(before, now):
+        gone = {sha256: file for file, sha256 in known.items() if file not in hashes and isinstance(sha256, str)}
+        found |= {gone[sha256]: file for file, sha256 in hashes.items() if file not in known and sha256 in gone}
+    return found
+
+
+def _recorded(before: Any, now: Hashes) -> Iterator[tuple[str, Mapping[str, Any], dict[str, str]]]:
+    """Yield each section with its recorded hashes and those of now."""
     for name, hashes in now.items():
         known = before.get(name) if isinstance(before, Mapping) else None
         if isinstance(known, Mapping):
-            gone = {sha256: file for file, sha256 in known.items() if file not in hashes and isinstance(sha256, str)}
-            found |= {gone[sha256]: file for file, sha256 in hashes.items() if file not in known and sha256 in gone}
-    return found
+            yield name, known, hashes
 
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:

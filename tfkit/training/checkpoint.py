@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tfkit.core.errors import RunError, with_article
 from tfkit.storage import checksums
-from tfkit.storage.files import read_json, sync, temporary, temporary_for, write_json
+from tfkit.storage.files import damaged_name, read_json, sync, temporary, temporary_for, write_json
 from tfkit.training import random_state
 from tfkit.training.folder import WEIGHTS
 from tfkit.training.sharded import gathered
@@ -39,10 +39,9 @@ MORE = (BESIDE, CALLBACKS)  # optional files
 FILES = (*NEEDED, *MORE, checksums.SUMS)  # all files that a checkpoint may contain
 # raised by malformed data
 ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
-DAMAGED = ".damaged"  # suffix of a damaged checkpoint that was set aside
+UNFINISHED = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # name of a checkpoint while it is being written
 
 _FOLDER = re.compile(r"step-(\d{8,})")
-_CUT_OFF = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # an interrupted save
 Count = Annotated[int, Field(ge=0)]
 Finished = Literal["", "steps", "patience", "callback"]
 
@@ -113,13 +112,11 @@ class Checkpoints:
         for newer in self.all():
             if step_of(newer) <= step_of(checkpoint):
                 continue
-            aside, number = newer.with_name(newer.name + DAMAGED), 1
+            before = newer.with_name(f"{newer.name}.damaged")
             try:
-                if aside.is_dir() and is_removable(aside):
-                    _remove(aside)
-                while os.path.lexists(aside):
-                    number += 1
-                    aside = newer.with_name(f"{newer.name}{DAMAGED}-{number}")
+                if before.is_dir() and is_removable(before):
+                    _remove(before)
+                aside = damaged_name(newer)
                 os.replace(newer, aside)
             except OSError as error:
                 raise RunError(f"{newer}: cannot be renamed: {error.strerror or error}") from None
@@ -153,7 +150,7 @@ class Checkpoints:
     def _clean(self) -> None:
         """Remove leftovers of interrupted saves."""
         for left in self.folder.iterdir():
-            if _CUT_OFF.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+            if UNFINISHED.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
 
     def _thin(self) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError
 from tfkit.storage.files import remove_leftovers
-from tfkit.training.checkpoint import FILES
+from tfkit.training.checkpoint import FILES, UNFINISHED
 from tfkit.training.folder import CARD, CHECKPOINTS, OURS
 
-_UNFINISHED = r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp"  # name of a checkpoint while it is being written
-_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{_UNFINISHED}")  # complete, damaged or unfinished
+_CHECKPOINT = re.compile(rf"step-\d{{8,}}(\.damaged(-\d+)?)?|{UNFINISHED.pattern}")  # complete, damaged or unfinished
 
 
 def clean_up(folder: Path) -> None:
@@ -37,7 +36,7 @@ def in_checkpoints(folder: Path) -> list[str]:
     """List the entries of the checkpoints folder, without unfinished checkpoints."""
     place = folder / CHECKPOINTS
     names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
-    return [name for name in names if re.fullmatch(_UNFINISHED, name) is None]
+    return [name for name in names if UNFINISHED.fullmatch(name) is None]
 
 
 def _check(path: Path, is_folder: bool) -> None:

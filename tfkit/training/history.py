@@ -98,20 +98,19 @@ class HistoryFile:
 
     def __init__(self, recipe: Recipe, folder: RunFolder, device: torch.device, parameters: int) -> None:
         self.recipe, self.folder, self.device = recipe, folder, device
+        is_shipped = recipe.file is None or recipe.file.resolve() in shipped_recipes().values()
         self.history = History(
             recipe=recipe.name,
-            file=_own_file(recipe),
+            file=None if is_shipped else str(recipe.file),
             variants=list(recipe.variants),
             set=dict(recipe.changes),
             seed=recipe.train.seed,
             parameters=parameters,
         )
-        self._began = time.perf_counter()
 
     def start(self, step: int, before: History | None = None) -> None:
         """Add a start and begin timing. `before` is the history of a resumed run."""
-        if before is not None:
-            self.history = before
+        self.history = before or self.history
         self._began = time.perf_counter()
         self.history.starts.append(
             Start(
@@ -151,17 +150,7 @@ class HistoryFile:
         checksums.write_json((folder or self.folder) / RUN, _plain(history.model_dump()))
 
 
-def _own_file(recipe: Recipe) -> str | None:
-    """Return the path of the recipe as passed, or None if it ships with tfkit."""
-    if recipe.file is None or recipe.file.resolve() in shipped_recipes().values():
-        return None
-    return str(recipe.file)
-
-
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
     """Drop empty values."""
-    kept = {key: value for key, value in data.items() if value not in (None, [], {}, "")}
-    return {
-        **kept,
-        "starts": [{key: value for key, value in one.items() if value not in ([], {})} for one in data["starts"]],
-    }
+    starts = [{key: value for key, value in one.items() if value not in ([], {})} for one in data["starts"]]
+    return {key: value for key, value in data.items() if value not in (None, [], {}, "")} | {"starts": starts}

@@ -11,7 +11,7 @@ from tfkit.core.errors import RunError
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.storage.files import LARGEST_TEXT, named, read_bytes, read_json, read_text, whole
 from tfkit.training import record
-from tfkit.training.folder import RunFolder
+from tfkit.training.folder import IMPORTED, RunFolder
 from tfkit.training.vocabularies import tokenizer_files
 
 KEPT = "huggingface"  # subfolder of a run
@@ -82,7 +82,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 def origin_of(known: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the family and class of the imported model from the contents of environment.json."""
-    found = known.get("imported") or known.get(ORIGIN) or {}
+    found = known.get(IMPORTED) or known.get(ORIGIN) or {}
     return found if isinstance(found, Mapping) else {}
 
 
@@ -110,6 +110,5 @@ def keep_from(initial: InitFrom | None, new: RunFolder) -> dict[str, Any]:
 def _same_tokenizer(one: RunFolder, other: RunFolder) -> bool:
     """True if both runs have a tokenizer and its files are identical."""
     names = tokenizer_files(one)
-    if not names or names != tokenizer_files(other):
-        return False
-    return all(read_bytes(one / name) == read_bytes(other / name) for name in names)
+    same = names == tokenizer_files(other)
+    return bool(names) and same and all(read_bytes(one / name) == read_bytes(other / name) for name in names)

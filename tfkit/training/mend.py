@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError
 from tfkit.storage import checksums
-from tfkit.storage.files import open_log, read_bytes, read_json, read_text, read_yaml
+from tfkit.storage.files import damaged_name, open_log, read_bytes, read_json, read_text, read_yaml
 from tfkit.training import record
 from tfkit.training.checkpoint import Checkpoints, step_of
 from tfkit.training.folder import CHECKPOINTS, EVALUATION, LOG, METRICS, RECIPE, RESOLVED, RUN, RunFolder
@@ -26,7 +26,7 @@ def mend(folder: RunFolder) -> Iterator[str]:
     for name in READERS:
         file = folder / name
         if file.exists() and (why := _damage(folder, name)):
-            aside = free_name(file)
+            aside = damaged_name(file)
             with checksums.changing(folder.path, name):
                 try:
                     os.rename(file, aside)
@@ -38,15 +38,6 @@ def mend(folder: RunFolder) -> Iterator[str]:
     lines = good_lines(read_bytes(file))[0] if file.exists() else []
     if missing := step - len({step_in(line) for line in lines if step_in(line) <= step}):
         yield f"{file}: the lines of {missing:,} of {step:,} steps are missing"
-
-
-def free_name(file: Path) -> Path:
-    """Return a free name, such as metrics.jsonl.damaged or metrics.jsonl.damaged-2."""
-    aside, number = file.with_name(f"{file.name}.damaged"), 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = file.with_name(f"{file.name}.damaged-{number}")
-    return aside
 
 
 def _damage(folder: RunFolder, name: str) -> str:

@@ -32,7 +32,7 @@ class MetricsLog:
 def good_lines(text: bytes) -> tuple[list[str], int]:
     """Return the valid lines of metrics.jsonl and the number of invalid lines. Ignore a truncated last line."""
     *lines, last = text.split(b"\n")
-    good = [line.decode("utf-8") for line in lines if _is_about_a_step(line)]
+    good = [line.decode("utf-8") for line in lines if _holds_step(line)]
     return good, len(lines) - len(good) + (last[:1] not in (b"", b"{"))
 
 
@@ -41,7 +41,7 @@ def step_in(line: str) -> int:
     return int(json.loads(line)["step"])
 
 
-def _is_about_a_step(line: bytes) -> bool:
+def _holds_step(line: bytes) -> bool:
     try:
         return type(json.loads(line.decode("utf-8"))["step"]) is int
     except (ValueError, KeyError, TypeError, RecursionError):

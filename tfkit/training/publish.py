@@ -9,7 +9,6 @@ from tfkit.storage.checksums import write_json
 from tfkit.storage.files import read_json
 from tfkit.training.average import mean
 from tfkit.training.checkpoint import Checkpoints, Progress, damage
-from tfkit.training.feed import Feed
 from tfkit.training.folder import ADAPTER, ENVIRONMENT, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import Task
@@ -65,20 +64,16 @@ class Publisher:
             return None
         weights = mean(files)
         weights.save(self.folder / WEIGHTS)
-        valid = self.task.valid
+        model, valid = self.task.model, self.task.valid
         if not progress.finished or valid is None:
             return None
-        return self._compared(self._loss(weights, valid), len(files), progress)
-
-    def _loss(self, weights: Weights, valid: Feed) -> float:
-        """Compute the validation loss of `weights`, then restore the model's weights."""
-        model = self.task.model
         own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(weights.by_name())
         try:
-            return mean_loss(model, valid, self.task.settings.precision)
+            loss = mean_loss(model, valid, self.task.settings.precision)
         finally:
             model.load_state_dict(own)
+        return self._compared(loss, len(files), progress)
 
     def _compared(self, loss: float, count: int, progress: Progress) -> dict[str, Any]:
         """Report and return the loss of the mean of `count` checkpoints next to the best single step."""
