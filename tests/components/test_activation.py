@@ -84,14 +84,10 @@ def test_equals_the_formula(name: str) -> None:
 
 
 @looped("name", sorted(FORMULAS))
-def test_survives_pickling_copying_and_spelling(name: str) -> None:
+def test_survives_pickling_and_copying(name: str) -> None:
     part, x = build(name), torch.randn(2, 5)
     for twin in (pickle.loads(pickle.dumps(part)), copy.deepcopy(part)):
         assert torch.equal(twin(x), part(x))
-    config = part.config
-    assert Slot("activation").validate(config.spelled()) == config
-    assert type(config).model_config["title"] == f"{type(part).__name__}.Config"
-    assert all(field.description for field in type(config).model_fields.values())
 
 
 def test_all_elementwise_activations_of_torch_are_there() -> None:

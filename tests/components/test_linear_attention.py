@@ -14,13 +14,9 @@ from tfkit.components.attention import KernelAttention, Performer
 from tfkit.components.mask import Causal
 from tfkit.contracts.calls import randomise
 from tfkit.core.context import Context, Placement, Span, Visibility
-from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
 from tfkit.core.shape import Shape
 from tfkit.functional.kernel import CHUNK, KernelSums, kernel_attention
-from tfkit.recipe.load import load_recipe
-
-from ..sampling import looped
 
 WIDTH, HEADS, ROWS = 12, 3, 2
 DIM = WIDTH // HEADS
@@ -185,36 +181,6 @@ def test_a_state_keeps_sums_and_no_keys() -> None:
         kernel_attention(query, query, part._split(states(count)), None, True, state)
         sizes.append(state.bytes())
     assert sizes[0] == sizes[1] == sizes[2] == ROWS * HEADS * 5 * (DIM + 2) * 8
-
-
-def recipe(name: str, **more: Any) -> dict[str, Any]:
-    layer = {"residual": "pre_norm", "norm": "layer_norm", "attention": {"type": name, "num_heads": 2}}
-    model = {"type": "encoder", "d_model": 8, "num_layers": 1, "vocab_size": 9, "embedding": "tokens", "layer": layer}
-    return {"tfkit": 1, "model": {**model, **more}}
-
-
-@looped("name", ["performer", "linear"])
-@looped(
-    ("more", "capability"),
-    [
-        ({"position": "rotary"}, "rotation"),
-        ({"position": "alibi"}, "bias"),
-        ({"mask": {"type": "window", "size": 4}}, "masks"),
-        ({"mask": "reverse_causal"}, "masks"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(name: str, more: dict[str, Any], capability: str) -> None:
-    with pytest.raises(RecipeError, match=f"attention '{name}' does not declare '{capability}'"):
-        load_recipe(recipe(name, **more))
-
-
-def test_longformer_is_refused_where_the_future_is_hidden_or_a_memory_attended_to() -> None:
-    with pytest.raises(RecipeError, match="'longformer' does not declare 'causal'"):
-        load_recipe(recipe("longformer", type="decoder"))
-    with pytest.raises(RecipeError, match="'longformer' does not declare 'causal'"):
-        load_recipe(recipe("longformer", mask="causal"))
-    with pytest.raises(RecipeError, match="'longformer' does not declare 'cross_attention'"):
-        load_recipe(recipe("longformer", memory={"d_model": 4}))
 
 
 @pytest.mark.parametrize("name", ["linear", "performer"])

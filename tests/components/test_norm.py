@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -31,13 +30,13 @@ def naive(x: Tensor, eps: float, center: bool) -> Tensor:
 @looped("offset", [0.0, 1.0, -0.5])
 @looped(("part", "center"), [(LayerNorm, True), (RMSNorm, False)])
 def test_equals_the_formula(part: type, center: bool, offset: float) -> None:
-    norm = part(part.Config(eps=1e-3, weight_offset=offset, bias=True), Shape(WIDTH))
+    norm = part(part.Config(eps=1e-3, weight_offset=offset, bias=True), Shape(WIDTH)).double()
     with torch.no_grad():
         norm.weight.normal_()
         norm.bias.normal_()
-    x = torch.randn(2, 3, WIDTH) * 2 + 1
-    expected = (offset + norm.weight.double()) * naive(x, 1e-3, center) + norm.bias.double()
-    torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=1e-5)
+    x = torch.randn(2, 3, WIDTH, dtype=torch.float64) * 2 + 1
+    expected = (offset + norm.weight) * naive(x, 1e-3, center) + norm.bias
+    torch.testing.assert_close(norm(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @looped("affine", [True, False])
@@ -85,13 +84,6 @@ def test_half_precision_loses_no_more_than_the_result_s_rounding(part: type, off
     torch.testing.assert_close(out, exact.bfloat16(), rtol=2**-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("part", [LayerNorm, RMSNorm])
-def test_float64_stays_exact(part: type) -> None:
-    norm = part(part.Config(weight_offset=1.0), Shape(WIDTH)).double()
-    x = torch.randn(4, WIDTH, dtype=torch.float64)
-    torch.testing.assert_close(norm(x), naive(x, norm.config.eps, part is LayerNorm), rtol=1e-12, atol=1e-12)
-
-
 def test_parameters_are_those_the_options_say() -> None:
     def names(norm: torch.nn.Module) -> list[str]:
         return [name for name, _ in norm.named_parameters()]
@@ -100,4 +92,3 @@ def test_parameters_are_those_the_options_say() -> None:
     assert names(LayerNorm(LayerNorm.Config(bias=False), Shape(4))) == ["weight"]
     assert names(LayerNorm(LayerNorm.Config(affine=False), Shape(4))) == []
     assert names(RMSNorm(RMSNorm.Config(), Shape(4))) == ["weight"]
-    pickle.loads(pickle.dumps(LayerNorm(LayerNorm.Config(), Shape(4))))

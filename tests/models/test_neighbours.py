@@ -157,21 +157,6 @@ def test_each_position_of_a_list_counts_as_it_does_by_itself(real: list[list[int
     agree(out[0], stack.embedding.tokens(ids) + sum(placed))  # type: ignore[union-attr,operator]
 
 
-@pytest.mark.parametrize("position", ["counted", "learned", "sinusoidal", "alibi"])
-@pytest.mark.parametrize("every_mask", [True, False])
-def test_a_state_counts_real_tokens_on(every_mask: bool, position: str) -> None:
-    """The first call has the padding; later ones repeat its mask, or say nothing of it."""
-    net = model(position)
-    ids, mask = torch.tensor([[0, 0, 3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1, 1, 1]])
-    state = net.new_state()
-    with torch.no_grad():
-        pieces = [net(ids[:, :4], attention_mask=mask[:, :4], state=state).hidden]
-        for end in (5, 6):
-            said = {"attention_mask": mask[:, :end]} if every_mask else {}
-            pieces.append(net(ids[:, end - 1 : end], state=state, **said).hidden)
-        agree(torch.cat(pieces, dim=1)[:, 2:], net(ids[:, 2:]).hidden)
-
-
 def test_tokens_taken_back_were_read_by_the_positions_of_a_longer_text() -> None:
     net = model("longrope")
     state = net.new_state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, tokens, tokenwise
 from tfkit.contracts.cases import MIXING, Case, loads
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import expect, expect_equal
+from tfkit.contracts.expect import Compared, expect, expect_all, expect_equal
 from tfkit.core.errors import UsageError
 from tfkit.generation.decoder import StepDecoder
 
@@ -35,12 +36,9 @@ def stepwise(
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded with a state in steps of the given sizes."""
     state, outputs, start = (on or model(case)).new_state(), [], 0
-    for size in sizes:
-        end = start + size
-        call: Arguments = {"shift": shift, "state": state, "on": on, **more}
-        if real is not None and (every_mask or start == 0):
-            call["real"] = real[:, :end]
-        outputs.append(tokenwise(run(case, ids[:, start:end], **call)))
+    for end in itertools.accumulate(sizes):
+        mask = real[:, :end] if real is not None and (every_mask or start == 0) else None
+        outputs.append(tokenwise(run(case, ids[:, start:end], mask, shift=shift, state=state, on=on, **more)))
         start = end
     return {name: torch.cat([part[name] for part in outputs], dim=1) for name in outputs[0]}
 
@@ -57,21 +55,24 @@ def check_cache(case: Case) -> None:
     """Decode in steps of different sizes, also with generation's copies, left padding, dropped keys and rewinding."""
     ids = tokens(3, 7)
     more = memory_of(case, 3)
-    full = tokenwise(run(case, ids, **more))
     plans = [[4, 3], [5, 1, 1], [7]] if case.opens else [[1] * 7, [4, 3], [5, 1, 1]]
     for sizes in plans:
-        steps = stepwise(case, ids, sizes, **more)
-        for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} decoded in steps of {sizes} instead of at once")
+        expect_all(decoded(case, ids, sizes, f"decoded in steps of {sizes}", **more))
     copies = StepDecoder(model(case, torch.float32)).current()
-    for name, value in stepwise(case, ids, plans[0], on=copies, **more).items():
-        expect_equal(value, full[name], f"{name} decoded with the copies of generation instead of at once", 1e-3)
+    expect_all(decoded(case, ids, plans[0], "decoded with the copies of generation", on=copies, **more), 1e-3)
     if case.declares("padding"):
         _left_padded(case)
     if not case.opens:
         _rewound(case)
     if case.slot in ("attention", "position"):
         _forgotten(case)
+
+
+def decoded(case: Case, ids: Tensor, sizes: Sequence[int], how: str, on: Any = None, **more: Any) -> Compared:
+    """Compare decoding in steps with a forward pass over the whole text."""
+    steps = stepwise(case, ids, sizes, on=on, **more)
+    for name, value in tokenwise(run(case, ids, **more)).items():
+        yield f"{name} {how} instead of at once", steps[name], value
 
 
 def _rewound(case: Case) -> None:
@@ -102,11 +103,8 @@ def _forgotten(case: Case) -> None:
     if not loads(masked):
         return
     ids, more = tokens(2, 11), memory_of(case, 2)
-    full = tokenwise(run(masked, ids, **more))
     for sizes in ([1, 1, 5, 1, 3], [8, 1, 1, 1]):
-        steps = stepwise(masked, ids, sizes, **more)
-        for name, value in full.items():
-            expect_equal(steps[name], value, f"{name} beyond a window, decoded in steps of {sizes} instead of at once")
+        expect_all(decoded(masked, ids, sizes, f"beyond a window, decoded in steps of {sizes}", **more))
     if case.declares("padding"):
         _left_padded(masked)
 
@@ -171,10 +169,9 @@ def check_reorder(case: Case) -> None:
 @torch.no_grad()
 def check_encoder_runs_once(case: Case) -> None:
     """Count the calls of the encoder in four decoding steps."""
-    made = model(case)
-    tokenwise(run(case, tokens(2, 4)))  # the first call runs the model again to classify the head
+    run(case, tokens(2, 4))  # the first call runs the model again to classify the head
     calls: list[int] = []
-    hook = made.stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
+    hook = model(case).stack("encoder").register_forward_hook(lambda *arguments: calls.append(1))
     try:
         stepwise(case, tokens(2, 4), [1, 1, 1, 1])
     finally:

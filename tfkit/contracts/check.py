@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tfkit.contracts.cases import MODEL, Case, declares
 from tfkit.contracts.expect import Broken, describe
@@ -20,13 +21,13 @@ class Check:
     name: str
     promise: str
     function: Callable[[Case], None]
-    slots: tuple[str, ...]
-    capability: str  # required capability, or ""
     needs: tuple[str, ...]
-    when: Callable[[Case], bool]
-    every_option: bool  # repeat with each option changed
-    once: bool  # run in one topology only
-    slow: bool  # takes several seconds
+    slots: tuple[str, ...] = MODEL
+    capability: str = ""  # required capability, or ""
+    when: Callable[[Case], bool] = lambda case: True
+    every_option: bool = False  # repeat with each option changed
+    once: bool = False  # run in one topology only
+    slow: bool = False  # takes several seconds
 
     def concerns(self, part: type[Component]) -> bool:
         """True if the check applies to the slot of the part."""
@@ -59,26 +60,18 @@ ENOUGH = {
 }  # fmt: skip
 
 
-def always(case: Case) -> bool:
-    """True for any case."""
-    return True
+Function = Callable[[Case], None]
 
 
-def contract(
-    promise: str,
-    *needs: str,
-    slots: tuple[str, ...] = MODEL,
-    capability: str = "",
-    when: Callable[[Case], bool] = always,
-    every_option: bool = False,
-    once: bool = False,
-    slow: bool = False,
-) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Register a function as a check under its name without `check_`; `needs` must be registered before."""
+def contract(promise: str, *needs: str, **how: Any) -> Callable[[Function], Function]:
+    """Register a function as a check under its name without `check_`; `how` are fields of Check.
 
-    def enter(function: Callable[[Case], None]) -> Callable[[Case], None]:
+    `needs` must be registered before.
+    """
+
+    def enter(function: Function) -> Function:
         name = function.__name__.removeprefix("check_")
-        CHECKS[name] = Check(name, promise, function, slots, capability, needs, when, every_option, once, slow)
+        CHECKS[name] = Check(name, promise, function, needs, **how)
         return function
 
     return enter

@@ -75,13 +75,12 @@ def check_source_padding(case: Case) -> None:
     """Compare single sources with batches padded on either side."""
     rows = [tokens(1, length, seed=index)[0] for index, length in enumerate((6, 3, 0, 1))]
     ids = tokens(4, 5, seed=20)
-    alone = [run(case, ids[index : index + 1], source=row[None]) if len(row) else {} for index, row in enumerate(rows)]
     for side in ("right", "left"):
         out = run(case, ids, **source_of(rows, side, 5))
         expect_finite(out, f"a source padded on the {side}, with an empty row")
-        for index, one in enumerate(alone):
-            for name, value in one.items():
-                expect_equal(out[name][index : index + 1], value, f"{name} of a source padded on the {side}")
+        for index, row in enumerate(rows):
+            for name, value in run(case, ids[index][None], source=row[None]).items() if len(row) else ():
+                expect_equal(out[name][index], value[0], f"{name} of a source padded on the {side}")
 
 
 def packs(case: Case) -> bool:

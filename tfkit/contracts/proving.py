@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfkit.contracts.cache import stepwise
-from tfkit.contracts.calls import PREFIX, Arguments, Trained, run, tokenwise
+from tfkit.contracts.cache import decoded
+from tfkit.contracts.calls import PREFIX, Arguments, Trained
 from tfkit.contracts.expect import EQUAL, SAME, Compared, far
 from tfkit.contracts.padding import apart, in_a_batch, packed
 from tfkit.contracts.saving import reloaded
 from tfkit.contracts.visibility import changes, earlier
 from tfkit.core.blame import shortened
+from tfkit.core.blueprint import StackPlan
 from tfkit.core.errors import TfkitError
 from tfkit.core.trees import JsonObject
 from tfkit.models import Model, ModelOutput
@@ -124,25 +125,24 @@ Texts = Sequence[ReadText]
 def random_texts(model: Model) -> list[ReadText]:
     """Return texts of random ids, for a model without data."""
     generator = torch.Generator().manual_seed(0)
-    *first, last = [
-        [
-            torch.randint(0, plan.vocab_size or 1, (min(length, plan.max_length or length),), generator=generator)
-            for length in RANDOM
-        ]
-        for plan in model.blueprint.stacks()
-    ]
-    return [ReadText(*both) for both in zip(last, *first, strict=True)]
+
+    def ids(plan: StackPlan, length: int) -> Tensor:
+        return torch.randint(plan.vocab_size or 1, (min(length, plan.max_length or length),), generator=generator)
+
+    *first, last = model.blueprint.stacks()
+    return [ReadText(ids(last, length), *(ids(plan, length + 1) for plan in first)) for length in RANDOM]
 
 
 def task_texts(task: Task) -> list[ReadText]:
     """Return the first training texts, prepared by the objective; none for a model that reads vectors."""
-    plan = task.model.blueprint
     rows = [task.objective.rows.collate([item], np.random.default_rng(0)) for item in task.train.items[:TEXTS]]
+    pair = task.model.blueprint.encoder and task.model.blueprint.decoder
     texts = []
     for row in rows if "input_ids" in rows[0] else []:
         ids = row["input_ids"][0, :LONGEST]
-        last = row.get("decoder_input_ids", row["input_ids"])[0, :LONGEST]
-        texts.append(ReadText(last, ids) if plan.encoder and plan.decoder else ReadText(ids))
+        texts.append(
+            ReadText(row.get("decoder_input_ids", row["input_ids"])[0, :LONGEST], ids) if pair else ReadText(ids)
+        )
     return texts
 
 
@@ -191,8 +191,7 @@ def cached_alike(case: Trained, texts: Texts) -> float:
         raise NotApplicable(f"{lacking[0]} has no cache" if lacking else f"the {last.side} is bidirectional")
     ids, more = _longest(texts)
     half = max(ids.shape[1] // 2, min(PREFIX, ids.shape[1]))
-    steps = stepwise(case, ids, [half, *[1] * (ids.shape[1] - half)], **more)
-    return max(far(steps[name], value) for name, value in tokenwise(run(case, ids, **more)).items())
+    return worst(decoded(case, ids, [half, *[1] * (ids.shape[1] - half)], "", **more))
 
 
 def _check(case: Trained, capability: str, what: str) -> None:

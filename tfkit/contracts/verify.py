@@ -1,15 +1,4 @@
-"""Contract checks of registered parts, with readable results: `tfkit parts --verify`.
-
-    registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]
-
-returns the parts that the modules register, ordered by slot and name; raises UsageError if there are none. To select
-some of them, filter by `part.part_slot` and `part.part_name`.
-
-    run_verification(parts: Sequence[type[Component]], console: rich.console.Console) -> bool
-
-prints a heading for each part, a line for each check, and the counts; returns True if all checks hold. `verify` returns
-the result for one part as data.
-"""
+"""Contract checks of registered parts, with readable results: `tfkit parts --verify`."""
 
 from __future__ import annotations
 
@@ -48,7 +37,7 @@ for _file in FILES:
 
 
 def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
-    """Return the parts that these modules or packages register; raise UsageError if there are none."""
+    """Return the parts that modules or packages register, by slot and name; raise UsageError if there are none."""
     names = {module.__name__ for module in modules}
     parts = (REGISTRY.get(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot))
     registered = [part for part in parts if any(f"{part.__module__}.".startswith(f"{name}.") for name in names)]
@@ -63,7 +52,7 @@ def _show(status: Status, what: str, check: Check) -> None:
 
 
 def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
-    """Verify each part and print the results; return True if all checks hold."""
+    """Verify each part, print a line for each check and the counts; return True if all checks hold."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
