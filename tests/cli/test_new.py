@@ -118,9 +118,6 @@ def test_what_it_extends_and_imports_is_found_again(here: Path) -> None:
     assert text.endswith("extends: far/child.yaml\ndata:\n  valid: {files: far/texts/d.txt}\n")
 
 
-# -------------------------------------------------------------------------------------------------------- what is wrong
-
-
 @looped(
     ("arguments", "message"),
     [

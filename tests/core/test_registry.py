@@ -100,9 +100,6 @@ def test_a_registry_of_ones_own_is_apart() -> None:
     assert "apart" in other.registered()["norm"] and not REGISTRY.has("norm", "apart")
 
 
-# --- installed plugins
-
-
 def test_an_installed_plugin_is_there_without_being_named(install) -> None:
     install("plugin_curious", "import tfkit\nNAMES = tfkit.parts('norm')\n" + PART.format(name="late", kind="Late"))
     assert REGISTRY.get("norm", "late").__module__ == "plugin_curious"

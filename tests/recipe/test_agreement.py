@@ -266,9 +266,6 @@ def test_a_deep_stack_is_not_built_for_the_names_in_it() -> None:
     loaded(DECODER, "model.num_layers=10000", "train.freeze=[nobody]")
 
 
-# --- pairs of parts
-
-
 @pytest.mark.parametrize(("slot", "other"), SECTION_PAIRS)
 def test_the_table_of_pairs_decides(slot: str, other: str) -> None:
     """What the table refuses is refused in a recipe with that reason, and nothing else is."""
@@ -328,9 +325,6 @@ def test_a_part_of_ones_own_checks_the_recipe_around_it() -> None:
         "train.steps: say 99",
     ]
     assert warned(DECODER, "train.schedule=fussy", "train.steps=99") == ["train.schedule: seldom meant"]
-
-
-# --- files
 
 
 def test_check_warns_of_files_that_are_not_there_and_refuses_missing_data() -> None:

@@ -140,8 +140,6 @@ def test_faults_are_data_too():
     assert fault.suggestion == "multi_head"
 
 
-# -------------------------------------------------------------------------------------------------------- one by one
-
 ATTENTION = "attention: {type: multi_head, num_heads: 2}"
 HEADS = "13:46: model.layer.attention.num_heads:"
 TRAINS = "trains a causal stack (model.type: decoder), but this model is a"
@@ -289,9 +287,6 @@ def test_a_vocabulary_of_unknown_size_has_room_for_special_ids(tokenizer):
 def test_none_takes_a_section_out():
     recipe = load(GOOD + "data: none\nobjective: none\ntrain: none\ngenerate: none\n")
     assert (recipe.data, recipe.objective, recipe.train.steps) == (None, None, 10_000)
-
-
-# ------------------------------------------------------------------------------------------------- sizes beyond sense
 
 
 def test_sizes_beyond_sense_resolve_at_once_and_take_no_memory():

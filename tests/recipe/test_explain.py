@@ -100,9 +100,6 @@ def command(*arguments: str) -> Result:
     return result
 
 
-# ----------------------------------------------------------------------------------------------------- who set a value
-
-
 MASK = "model.layers.local.mask.size"
 HEADS = "model.layer.attention.num_heads"
 NORM = "derived from model.layer.norm: base recipe base (base.yaml:11:35)"
@@ -142,10 +139,9 @@ def test_a_value_says_who_set_it(key: str, how: dict[str, object], value: object
 
 
 def test_a_recipe_that_is_a_mapping_is_pythons() -> None:
-    recipe = {"tfkit": 1, "model": tfkit.load_recipe("base.yaml").root.plain()["model"]}
-    (answer,) = explain(tfkit.load_recipe(recipe), "model.d_model").answers
-    assert answer.entries[0].origin.words() == "Python"
-    assert explain(tfkit.load_recipe(recipe), "extends").answers[0].entries[0].value is None
+    recipe = tfkit.load_recipe({"tfkit": 1, "model": tfkit.load_recipe("base.yaml").root.plain()["model"]})
+    assert explain(recipe, "model.d_model").answers[0].entries[0].origin.words() == "Python"
+    assert explain(recipe, "extends").answers[0].entries[0].value is None
 
 
 def test_sizes_that_follow_from_elsewhere_say_so() -> None:
@@ -155,9 +151,6 @@ def test_sizes_that_follow_from_elsewhere_say_so() -> None:
     Path("mine.yaml").write_text(MINE.replace("  num_layers: 11\n", ""), encoding="utf-8")
     Path("base.yaml").write_text(BASE.replace("  num_layers: 4\n", ""), encoding="utf-8")
     assert words("model.num_layers") == [(6, "derived from model.pattern: mine.yaml:11:12")]
-
-
-# ---------------------------------------------------------------------------------------------------- what it replaced
 
 
 def replaced(key: str, **how: object) -> list[tuple[object, str]]:
@@ -188,9 +181,6 @@ def test_what_a_change_of_type_dropped_is_listed() -> None:
     message = r"this option was dropped when the type changed from rotary; it was 7 at base.yaml:8:35"
     with pytest.raises(UsageError, match=message):
         ask("model.position.theta", sets=sets)
-
-
-# --------------------------------------------------------------------------------------------------- where they differ
 
 
 def test_layers_that_differ_are_told_apart() -> None:
@@ -253,11 +243,8 @@ def test_a_value_of_each_layer_says_its_own_place() -> None:
     text = MINE.replace("size: 8", "size: {per_layer: [2, 2, 2, 4, 4, 4, 4, 4, 4, 4]}")
     Path("mine.yaml").write_text(text, encoding="utf-8")
     (answer,) = ask("model.layer.mask.size").answers
-    assert {entry.where: entry.value for entry in answer.entries} == {"layers 0-2": 2, "layers 3-4, 6-10": 4}
-    assert all(entry.origin.kind == "local" for entry in answer.entries)
-
-
-# ---------------------------------------------------------------------------------------------------------- wrong keys
+    found = [(entry.where, entry.value, entry.origin.kind) for entry in answer.entries]
+    assert found == [("layers 0-2", 2, "local"), ("layers 3-4, 6-10", 4, "local")]
 
 
 @looped(
@@ -286,9 +273,6 @@ def test_a_key_that_is_not_there(key: str, message: str) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.startswith("tfkit: ")
-
-
-# ------------------------------------------------------------------------------------------------------- the command
 
 
 def test_one_value_is_explained_at_length() -> None:
@@ -340,9 +324,6 @@ def test_a_runs_folder_knows_what_its_recipe_knew(here: Path) -> None:
     assert "  default: add a learned bias\n" in command("run", "model.layers.kind_0.norm.bias").stdout
     laid = command("run", "model.d_model", "--set", "model.d_model=32").stdout
     assert "the command line (--set model.d_model=32)" in laid and "replaced 96: --set model.d_model=96 (noted" in laid
-
-
-# --------------------------------------------------------------------------------------------------------- the grammar
 
 
 def test_every_key_of_the_grammar_has_one_sentence() -> None:

@@ -50,9 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     neighbours()
 
 
-# -------------------------------------------------------------------------------------------------------- broken ones
-
-
 @pytest.mark.parametrize(
     "numbers",
     [pytest.param(range(60), marks=pytest.mark.full), pytest.param(range(60, MUTANTS), marks=pytest.mark.slow)],
@@ -94,9 +91,6 @@ def test_the_command_line_says_the_same():
         assert bool(faults) is not accepted, broken
 
     each(range(25), same)
-
-
-# --------------------------------------------------------------------------------------------------------- drawn ones
 
 
 def comes_back(recipe: Recipe) -> Model:

@@ -50,9 +50,6 @@ def recipe_with(imports: str, norm: str = "halved", more: str = "") -> Path:
     return written(f"{text}imports: {imports}\n{more}", "mine.yaml")
 
 
-# --- what a recipe says it needs
-
-
 def test_imports_of_a_recipe_are_refused_unless_trusted_or_given(folder: Path) -> None:
     path = recipe_with("[parts.py]")
     (fault,) = said(path)  # and nothing of the norm that is unknown without it
@@ -105,9 +102,6 @@ def test_what_cannot_be_imported_is_one_fault(imports: str, trust: bool, message
     written("\n1 / 0\n", "broken.py")
     (fault,) = said(path := recipe_with(imports, norm="layer_norm"), trust=trust)
     assert message in fault and fault.startswith(f"{path}:")
-
-
-# --- what the user gives
 
 
 @looped(

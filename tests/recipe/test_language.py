@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from torch import Tensor, nn
 from tfkit.components.position import Position
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.context import Placement
-from tfkit.core.errors import RecipeError
+from tfkit.core.errors import Place, RecipeError
 from tfkit.models import Model, build_model
+from tfkit.recipe.architecture.pattern import expand, shortest
 from tfkit.recipe.load import load_recipe
+from tfkit.recipe.text.faults import Faults
+from tfkit.recipe.text.source import from_value
 
 from ..sampling import looped
 from .small import GONE, HEADS, MLP, faults, read_again, small
@@ -65,8 +69,6 @@ def named(layer: LayerPlan) -> list[str]:
 def size(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
-
-# ------------------------------------------------------------------------------------------------ what is refused
 
 NO_PARTS = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
 SHARES = "shares its weights over layers, so per_layer cannot change its options"
@@ -173,9 +175,6 @@ def test_what_is_wrong_is_refused_at_its_key(layer, changes, expected):
     assert [fault[: len(start)] for fault, start in zip(found, starts, strict=True)] == starts
 
 
-# ------------------------------------------------------------------------------------------------------ R1 pattern
-
-
 @looped(
     ("pattern", "num_layers", "expected"),
     [
@@ -208,7 +207,32 @@ def test_r2_kinds_are_laid_over_the_layer_in_order():
     assert all(layer.sublayers[0].config.num_heads == 2 for layer in found)
 
 
-# --------------------------------------------------------------------------------------------------------- R4 masks
+@looped(
+    ("kinds", "once", "pattern"),
+    [
+        ("llllg", 0, ["l*4", "g"]),
+        ("lglgl", 0, ["l", "g"]),
+        ("ggg", 0, ["g"]),
+        ("dllgllg", 1, ["d", ["l*2", "g"]]),
+        ("ddlglg", 2, ["d*2", ["l", "g"]]),
+        ("dd", 2, ["d"]),
+        ("dlg", 0, ["d", "l", "g"]),
+    ],
+)
+def test_the_shortest_pattern(kinds: str, once: int, pattern: list[object]) -> None:
+    assert shortest(kinds, once) == pattern
+
+
+@looped("seed", range(40))
+def test_a_pattern_gives_the_layers_that_it_was_made_of(seed: int) -> None:
+    draw = random.Random(seed)
+    part = [draw.choice("abc") for _ in range(draw.randint(1, 6))]
+    kinds = (part * draw.randint(1, 4) + part[: draw.randint(0, len(part))])[: draw.randint(1, 30)]
+    once = draw.randint(0, len(kinds))
+    faults = Faults()
+    node, _ = from_value(shortest(kinds, once), Place("<mapping>"), "model.pattern")
+    entries = expand(node, len(kinds), "abc", faults)
+    assert [entry.kinds for entry in entries] == [(kind,) for kind in kinds] and not faults.errors
 
 
 def test_r4_masks_of_type_stack_and_layer_add_up():
@@ -240,9 +264,6 @@ def test_r4_what_masks_need_is_passed_in_every_call():
         build()(torch.arange(3)[None], prefix_length=torch.tensor([1]))
 
 
-# ----------------------------------------------------------------------------------------------------- R5 per_layer
-
-
 def test_r5_a_value_for_every_layer_or_for_each_of_a_kind():
     blueprint = resolve({"feedforward": MLP | {"d_ff": {"per_layer": [4, 8, 8, 16]}}})
     assert [layer.sublayers[1].config.d_ff for layer in layers(blueprint)] == [4, 8, 8, 16]
@@ -254,9 +275,6 @@ def test_r5_a_value_for_every_layer_or_for_each_of_a_kind():
     assert [layer.mask[-1].size if len(layer.mask) > 1 else None for layer in layers(blueprint)] == [None, 2, None, 4]
     mixed = resolve({"mask": [{"type": "window", "size": {"per_layer": [1, 2, 3, 4]}}, "prefix"]})
     assert [layer.mask[1].size for layer in layers(mixed)] == [1, 2, 3, 4]
-
-
-# ------------------------------------------------------------------------------------------------------- R6 sharing
 
 
 def test_r6_a_shared_layer_is_one_module_for_each_pattern_entry():
@@ -314,9 +332,6 @@ def test_r6_one_token_table_for_both_sides():
     assert narrow.stack("encoder").embedding.tokens is narrow.stack("decoder").embedding.tokens
 
 
-# ------------------------------------------------------------------------------------------------------ R7 position
-
-
 def test_r7_in_the_stack_it_is_one_part_in_a_layer_each_has_its_own():
     t5 = {"type": "t5_bias", "num_buckets": 8, "max_distance": 16}
     for changes, owners in (
@@ -346,9 +361,6 @@ def test_r7_none_in_a_layer_leaves_the_inputs_positions_alone():
     assert model.stack("decoder").position[0].table.weight.shape == (16, 8)
 
 
-# ------------------------------------------------------------------------------------------- R8 encoder and decoder
-
-
 def test_r8_sides_are_laid_over_the_stack_keys():
     blueprint = resolve(
         **PAIR,
@@ -364,9 +376,6 @@ def test_r8_sides_are_laid_over_the_stack_keys():
     assert [rules(layer) for layer in layers(decoder)] == [["causal", "window"]] * 4
     assert [rules(layer) for layer in layers(encoder)] == [[]] * 2
     assert (decoder.memory_width, encoder.other_depth, decoder.other_depth) == (12, 4, 2)
-
-
-# ------------------------------------------------------------------------------------- R9 vocabularies and the ties
 
 
 def test_r9_one_vocabulary_or_one_on_each_side():
@@ -405,9 +414,6 @@ def test_r10_table_segments_positions_and_norm_have_the_width_of_the_table():
     assert list(late.get_submodule("encoder.embedding.norm").weight.shape) == [8]
 
 
-# ----------------------------------------------------------------------------------------------------- R11 sublayers
-
-
 def test_r11_a_layer_has_what_it_describes_in_one_order():
     assert named(layers(resolve({"attention": GONE, **dict(reversed(small()["model"]["layer"].items()))}))[0]) == [
         "attention",
@@ -432,9 +438,6 @@ def test_r11_another_order_and_names_repeated():
     pair = resolve({"sublayers": order, "cross_attention_norm": "rms_norm"}, **PAIR)
     assert named(layers(pair.encoder)[0]) == ["attention", "attention_2", "feedforward"]
     assert named(layers(pair.decoder)[0]) == ["attention", "cross_attention", "attention_2", "feedforward"]
-
-
-# --------------------------------------------------------------------------------------------------- R12, R13 norms
 
 
 def test_r12_true_is_the_stacks_norm_wherever_one_stands():
@@ -477,9 +480,6 @@ def test_r13_one_sublayers_norm():
     order = {"sublayers": ["feedforward", "attention", "feedforward"]}
     for name, gone in (("feedforward_norm", [True, False, True]), ("feedforward_2_norm", [False, False, True])):
         assert [one.norm is None for one in layers(resolve(order | {name: "none"}))[0].sublayers] == gone
-
-
-# -------------------------------------------------------------------------------------------------- R14 to R16 heads
 
 
 def test_r14_head_and_heads():
@@ -527,9 +527,6 @@ def test_r16_it_has_no_position_and_no_mask():
     torch.testing.assert_close(out, turned)  # the memory is a set: every query sees all of it alike
 
 
-# ------------------------------------------------------------------------------------- R17 to R19 dropout, bias, scale
-
-
 def test_r17_dropout_is_zero_and_never_inherited():
     blueprint = resolve({"dropout": 0.1}, final_dropout=0.2, embedding={"type": "tokens", "dropout": 0.3})
     layer = layers(blueprint)[0]
@@ -564,28 +561,9 @@ def test_r18_biases_all_none_or_named():
         assert [name for name in names if getattr(attention, name).bias is not None] == expected
 
 
-@looped(("scale", "factor"), [("none", 1), (3, 3), (0.5, 0.5), ("sqrt_d_model", 8**0.5), ("1/sqrt_d_model", 8**-0.5)])
-def test_r19_scales(scale, factor):
-    plain, scaled = build(), build(head={"type": "language_model", "scale": scale})
-    ids = torch.arange(4)[None]
-    torch.testing.assert_close(scaled(ids).logits, plain(ids).logits * factor)
-
-
-# ------------------------------------------------------------------------------------------------------- R20 merging
-
-
 def over(overrides: dict[str, Any], layer: dict[str, Any] | None = None, **changes: Any) -> Blueprint:
     laid = {f"model.{key}": value for key, value in overrides.items()}
     return load_recipe(recipe(layer, **changes), overrides=laid).blueprint()
-
-
-def test_r20_the_same_type_merges_and_another_replaces_the_whole_part():
-    for value in ({"num_kv_heads": 1}, {"type": "multi_head", "num_kv_heads": 1}):
-        config = layers(over({"layer.attention": value}))[0].sublayers[0].config
-        assert (config.num_heads, config.num_kv_heads) == (2, 1)
-    glu = over({"layer.feedforward": {"type": "glu", "d_ff": 24}}, {"feedforward": MLP | {"bias": False}})
-    config = layers(glu)[0].sublayers[1].config
-    assert (config.part.part_name, config.d_ff, config.bias) == ("glu", 24, True)
 
 
 def test_r20_the_models_type_drops_nothing():
@@ -605,9 +583,6 @@ def test_r20_none_takes_out():
     for layer in ({"sublayers": "none"}, {"cross_attention": "none"}):
         assert resolve(layer) == resolve()
     assert resolve(**PAIR, encoder="none") == resolve(**PAIR)
-
-
-# --------------------------------------------------------------------------------------------------- R21 temperature
 
 
 class Doubled(Position):

@@ -62,8 +62,6 @@ def test_what_cannot_learn_is_found():
         assert dead(load_recipe(small({"feedforward": {"type": part, "d_ff": 4}})).blueprint()) == expected
 
 
-# ----------------------------------------------------------------------------------------------------------- refused
-
 CANCEL = "model.layer.attention: with a single feature, the queries cancel out and are never trained; use more features"
 NOT_ZERO = "expected a number other than 0 or 'sqrt_d_model' or '1/sqrt_d_model'"
 ONE = "the weight of the one chosen expert is always 1, so the router"
@@ -134,8 +132,6 @@ def test_a_norm_of_a_few_more_channels_learns(norm, size):
     enough = size + 1 + (size == 1 and norm == "layer_norm")
     assert quiet(small({"attention": HEADS | {"head_dim": enough, "qk_norm": norm}, "norm": norm}))
 
-
-# ------------------------------------------------------------------------------------------------------------ warned of
 
 ALONE = "each token sees only itself, so the queries and keys of attention never learn"
 SHORT = "texts have a single token, so attention and recurrences have nothing to learn"
@@ -235,9 +231,6 @@ def test_a_router_may_learn_from_its_auxiliary_losses():
     assert warned(load_recipe(small(experts(router=router)))) == [
         f"{place}: {ONE} learns only from its auxiliary losses"
     ]
-
-
-# ------------------------------------------------------------------------------------------- weights that exist already
 
 
 @pytest.mark.parametrize(

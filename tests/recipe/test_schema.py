@@ -107,9 +107,6 @@ def part_faults(where: dict[str, Any], slot: str, part: Any) -> list[str]:
     return faults(inline(part), {"$ref": f"#/definitions/{slot}", "definitions": where["definitions"]})
 
 
-# ------------------------------------------------------------------------------------------------------- what it holds
-
-
 def walk(found: Any) -> Iterator[dict[str, Any]]:
     """Every mapping in the schema."""
     if isinstance(found, dict):
@@ -166,9 +163,6 @@ def test_an_option_says_its_default() -> None:
     assert options["dropout"]["default"] == 0.0 and "default" not in options["num_heads"]
     # left out of a recipe it is the stack's norm, not the default of a Config in Python
     assert "default" not in schema()["definitions"]["head.masked_lm"]["properties"]["norm"]
-
-
-# --------------------------------------------------------------------------------------------------- what is right
 
 
 @pytest.mark.parametrize("sources", shares([*NAMES, *sorted(ARCHITECTURES.glob("*.yaml"))]))
@@ -288,8 +282,6 @@ def test_it_accepts_whatever_the_language_accepts(tmp_path: Path, monkeypatch) -
     assert right > 50
 
 
-# ----------------------------------------------------------------------------------------------------- what is wrong
-
 # of the broken recipes of test_errors.py, what no schema can know: what is missing, what code checks, contradictions
 BEYOND = (
     "expected the version of the recipe language, 1, got 1.0",  # in JSON, 1.0 is the number 1
@@ -391,9 +383,6 @@ def test_it_refuses_but_what_is_left_to_check(change: tuple[str, str], tmp_path:
     with pytest.raises(RecipeError):
         load_recipe(tmp_path / "mine.yaml")
     assert bool(faults(changed(*change))) == (change in REFUSED)
-
-
-# --------------------------------------------------------------------------------------------------- parts of one's own
 
 
 class Even(BaseModel):
@@ -505,9 +494,6 @@ def test_a_part_registered_later_has_its_options() -> None:
     assert faults(text) and faults(text, after) == []
     assert faults(text.replace("turns", "tuns"), after) and faults(text + "  encodr: {d_model: 4}\n", after)
     assert "x, fresh (Doe 2031)." in json.dumps(after) and "fresh_of_a_test" not in json.dumps(schema())
-
-
-# ---------------------------------------------------------------------------------------------------- the command
 
 
 def command(*arguments: str | Path) -> Result:

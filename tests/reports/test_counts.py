@@ -16,12 +16,17 @@ from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
+from tfkit.core.keys import RateValue, SizeValue
 from tfkit.core.registry import register
 from tfkit.core.shape import Shape
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models.build import build_model
+from tfkit.recipe.keys import LAYER as LAYER_KEYS
+from tfkit.recipe.keys import STACK
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import Counts, count, count_parameters, default_length
+from tfkit.reports.show import as_data
+from tfkit.reports.table import headline
 
 from ..recipe.small import GONE, read_again, small
 from ..sampling import looped
@@ -231,8 +236,6 @@ def test_impossible_calls_are_refused(length: int, batch: int, message: str) -> 
         count(blueprint(MODEL), length, batch)
 
 
-# ------------------------------------------------------------------------------------------------------ decode caches
-
 HEADS = {"type": "multi_head", "num_heads": 4}
 WINDOW = {"mask": {"type": "window", "size": 6}}
 LAYERS: dict[str, dict[str, Any]] = {
@@ -293,8 +296,6 @@ def test_a_window_bounds_the_cache_and_layers_that_differ_hold_what_each_needs()
     assert count(blueprint(MODELS["encoder"])).total.cache_bytes == 0
 
 
-# ------------------------------------------------------------------------------------- how long a text may be, in show
-
 LONG = small(position={"type": "learned", "max_length": 24})
 
 
@@ -334,3 +335,25 @@ def test_the_length_that_a_position_holds_in_the_commands(tmp_path: Path, monkey
     place = re.escape("model.max_length: 24\n  derived from model.position: mine.yaml:")
     assert re.match(place, run("explain", "mine.yaml", "model.max_length").stdout)
     assert re.search(r"max_length: 24  # mine.yaml:\d+:\d+, from model.position", load_recipe("mine.yaml").resolved())
+
+
+def test_the_data_has_every_declared_figure() -> None:
+    blueprint = load_recipe("gpt2", overrides={"model.final_dropout": 0.25, "model.layer.shared": True}).blueprint()
+    data = as_data(blueprint, count(blueprint, 8))
+    figures = {name for name, key in STACK.items() if isinstance(key.kind, SizeValue | RateValue)}
+    assert figures <= data["stacks"]["decoder"].keys()
+    assert data["stacks"]["decoder"]["final_dropout"] == 0.25
+    layer = next(row for row in data["rows"] if "layers" in row)
+    assert {name for name, key in LAYER_KEYS.items() if key.is_plain} <= layer.keys()
+    assert layer["shared"] is True
+    parts = {part["name"] for row in data["rows"] for part in row["parts"]}
+    assert {"embedding", "position", "final_norm"} <= parts
+
+
+def test_the_headline_names_what_is_set_and_nothing_else() -> None:
+    plain = load_recipe("gpt2").blueprint()
+    assert "final_dropout" not in headline(as_data(plain, count(plain, 8)))
+    paired = load_recipe("transformer-base", overrides={"model.decoder.final_dropout": 0.25}).blueprint()
+    line = headline(as_data(paired, count(paired, 8)))
+    assert "d_model 512, " in line
+    assert "layers 6 and 6, final_dropout 0.25, " in line

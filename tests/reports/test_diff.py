@@ -111,9 +111,6 @@ def changed(source: str, *sets: str) -> list[str]:
     return changes(tfkit.load_recipe(source), tfkit.load_recipe(source, sets=sets))
 
 
-# -------------------------------------------------------------------------------------------------------------- equal
-
-
 def test_one_architecture_in_other_words_is_equal() -> None:
     assert changes(tfkit.load_recipe("small.yaml"), tfkit.load_recipe("rewritten.yaml")) == []
     result = command("small.yaml", "rewritten.yaml")
@@ -134,9 +131,6 @@ def test_kinds_and_per_layer_are_equal() -> None:
     Path("numbers.yaml").write_text(text, encoding="utf-8")
     assert "per_layer" in text and "pattern" not in text
     assert changes(tfkit.load_recipe("kinds.yaml"), tfkit.load_recipe("numbers.yaml")) == []
-
-
-# ----------------------------------------------------------------------------------------------------------- one change
 
 
 # a recipe, a key that is set in it, and the changes, by their beginnings
@@ -204,9 +198,6 @@ def test_weights_that_are_shared_in_other_groups_and_heads_in_another_order() ->
     assert changes(one, other) == ["order of heads: a, b -> b, a"]
 
 
-# ---------------------------------------------------------------------------------------------- different topologies
-
-
 def test_an_encoder_against_a_decoder() -> None:
     found = changes(tfkit.load_recipe("bert-base"), tfkit.load_recipe("gpt2"))
     for start in ("type: encoder -> decoder", "layer.mask: none -> causal", "layer.residual: post_norm"):
@@ -224,9 +215,6 @@ def test_one_stack_against_two() -> None:
     back = changes(pair, single)
     assert len(back) == len(found)
     assert any(line.startswith("encoder: d_model 16") and line.endswith("-> none") for line in back)
-
-
-# --------------------------------------------------------------------------------------------------------- the property
 
 
 VALUES: dict[str, list[str]] = {
@@ -266,9 +254,6 @@ def test_nothing_differs_exactly_where_the_blueprints_are_equal(first: list[str]
         return
     equal = one.blueprint() == other.blueprint()
     assert (changes(one, other) == []) is (changes(other, one) == []) is equal
-
-
-# ---------------------------------------------------------------------------------------------------------- the command
 
 
 def test_without_b_the_values_are_laid_over_a() -> None:

@@ -71,9 +71,6 @@ def own(slot: str, base: type, name: str = "own_of_a_test", **attributes: Any) -
     return register(slot, name)(type("Own", (base,), {"__module__": __name__, **attributes}))
 
 
-# every registered part
-
-
 @pytest.mark.full
 def test_the_smallest_recipe_with_a_part_is_right_at_any_width() -> None:
     def check(slot: str, name: str) -> None:
@@ -140,9 +137,6 @@ def test_papers_are_separated_from_the_sentence() -> None:
     assert line_data(REGISTRY.get("activation", "tanh"))["paper"] is None
 
 
-# one part
-
-
 def test_the_options_of_a_part() -> None:
     fields = {field["name"]: field for field in data("attention", "multi_head")["fields"]}
     heads, dropout = fields["num_heads"], fields["dropout"]
@@ -183,9 +177,6 @@ def test_what_a_part_asks_and_needs() -> None:
     assert data("position", "rotary")["asks"] == {"rotation": ["attention"]}
     assert data("mask", "prefix")["needs"] == ["prefix_length"]
     assert "Every call of the model must pass: prefix_length" in printed(render_part, data("mask", "prefix"), 80)
-
-
-# parts of one's own
 
 
 def test_a_part_of_ones_own_is_marked_with_its_file_and_may_have_no_docstring() -> None:
@@ -235,9 +226,6 @@ def test_a_check_that_fails_is_reported_in_a_sentence() -> None:
     assert about["recipe"] is None and "ZeroDivisionError" in about["recipe_problem"]
 
 
-# widths
-
-
 @looped("width", WIDTHS)
 def test_a_list_is_wrapped_and_never_cut(width: int) -> None:
     slots = [slot_data(slot) for slot in CATALOGUES]
@@ -267,9 +255,6 @@ def test_a_part_is_wrapped_and_never_cut() -> None:
             assert "…" not in text
 
     each(PARTS, check)
-
-
-# tables of what goes together
 
 
 def test_the_matrix_marks_what_works_and_says_why_not() -> None:

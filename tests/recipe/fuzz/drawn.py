@@ -186,8 +186,6 @@ def _kinds(random: Random) -> list[Any]:
     return [["layers", kinds], ["pattern", pattern]]
 
 
-# --- muP: a base size for some of the sizes
-
 SIZES = (1, 2, 3, 4, 6, 8, 16)
 # sizes that follow from others where a recipe does not set them
 UNSAID = ("layer.attention.head_dim", "layer.attention.num_kv_heads", "layer.mixer.d_hidden", "embedding.d_embedding")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.gradients import inert_names
-from tfkit.core.blueprint import Blueprint, StackPlan
+from tfkit.core.blueprint import Blueprint
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
+from tfkit.models.sample import meta_inputs
 
 ROWS, TIME, SOURCE = 4, 20, 5
 # how large random weights are, by tries: added to where they begin (a gate may shut something out there), or new ones
@@ -71,34 +72,25 @@ def _loss(model: Model, inputs: Mapping[str, Tensor], seed: int) -> Tensor:
 def _inputs(model: Model, generator: torch.Generator) -> dict[str, Tensor]:
     """A call with random ids, vectors, types, marks and prefixes, as the model takes them."""
     plans = list(model.blueprint.stacks())
-    needed = {name for plan in plans for name in plan.needs}
     times = [min(TIME, plan.max_length or TIME) for plan in plans]
     if sum("global_attention_mask" in plan.needs for plan in plans) > 1:  # one mask marks the tokens of both sides
         times = [min(times)] * len(times)
     inputs: dict[str, Tensor] = {}
-    for number, (plan, time) in enumerate(zip(plans, times, strict=True)):
-        prefix = "decoder_" if number else ""
-        inputs |= {f"{prefix}{name}": value for name, value in _tokens(plan, time, generator).items()}
-        if "global_attention_mask" in plan.needs:
-            inputs["global_attention_mask"] = (torch.rand(ROWS, time, generator=generator) < 0.3).long()
-    if len(plans) == 1 and plans[0].memory_width is not None:
-        inputs["encoder_hidden_states"] = _vectors(SOURCE, plans[0].memory_width, generator)
-    prefixes = {"prefix_length": torch.full((ROWS,), min(3, *times))}
-    return inputs | {name: value for name, value in prefixes.items() if name in needed}
-
-
-def _vectors(time: int, width: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(ROWS, time, width, generator=generator, dtype=torch.float64)
-
-
-def _tokens(plan: StackPlan, time: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """The inputs of one stack."""
-    embedding = plan.embedding
-    width = plan.d_model if embedding is None else embedding.reads(plan.shape())
-    if width is not None:
-        return {"inputs_embeds": _vectors(time, width, generator)}
-    read = {"input_ids": torch.randint(plan.vocab_size, (ROWS, time), generator=generator)}
-    segments = getattr(embedding, "segments", 0)
-    if segments and plan.memory_width is None:  # a decoder beside an encoder takes no types
-        read["token_type_ids"] = torch.randint(segments, (ROWS, time), generator=generator)
-    return read
+    for name, like in meta_inputs(model, TIME, ROWS).items():
+        number = -1 if name.startswith("decoder_") else 0
+        plan, time = plans[number], times[number]
+        if like.is_floating_point():
+            vectors = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+            inputs[name] = vectors[:, : SOURCE if name == "encoder_hidden_states" else time]
+        elif name == "prefix_length":
+            inputs[name] = torch.full((ROWS,), min(3, *times))
+        elif name == "global_attention_mask":
+            (marked, *_) = [time for plan, time in zip(plans, times, strict=True) if name in plan.needs]
+            inputs[name] = (torch.rand(ROWS, marked, generator=generator) < 0.3).long()
+        else:
+            inputs[name] = torch.randint(plan.vocab_size or 1, (ROWS, time), generator=generator)
+            segments = getattr(plan.embedding, "segments", 0)
+            if segments and plan.memory_width is None:  # a decoder beside an encoder takes no types
+                types = torch.randint(segments, (ROWS, time), generator=generator)
+                inputs[name.replace("input_ids", "token_type_ids")] = types
+    return inputs

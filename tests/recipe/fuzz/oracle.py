@@ -166,9 +166,6 @@ def check_run(model: Model, device: str) -> None:
         assert out.logits.shape == (2, time_steps, blueprint.last.vocab_size), f"logits {list(out.logits.shape)}"
 
 
-# --- two models
-
-
 def groups(model: Model) -> dict[str, tuple[float, float, float]]:
     """The factor on the learning rate, the weight decay and the eps of each parameter by name."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, eps=1e-8, weight_decay=0.1)
