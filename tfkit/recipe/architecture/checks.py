@@ -14,7 +14,7 @@ from tfkit.core.inputs import Inputs
 from tfkit.core.shape import Side
 from tfkit.core.slots import AttentionFacts, MaskFacts
 from tfkit.recipe.architecture.context import written_masks
-from tfkit.recipe.architecture.layers import Layers
+from tfkit.recipe.architecture.layers import StackLayers
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node, mapping, node_at
 
@@ -33,7 +33,7 @@ class Sight(NamedTuple):
 NOTHING, BOTH = Sight(False, False), Sight(True, True)
 
 
-def check_sight(layers: Layers, plan: StackPlan, is_memory: bool) -> None:
+def check_sight(layers: StackLayers, plan: StackPlan, is_memory: bool) -> None:
     """Warn about tokens that see only themselves; `is_memory` is true if another stack attends to this one."""
     stack = layers.stack
     if plan.max_length == 1:
@@ -86,7 +86,7 @@ def _visible(rules: Sequence[MaskFacts], query: Tensor, key: Tensor) -> Sight:
     return Sight(bool((visible & (key < query)).any()), bool((visible & (key > query)).any()))
 
 
-def check_memory_is_read(layers: Layers, plan: StackPlan) -> None:
+def check_memory_is_read(layers: StackLayers, plan: StackPlan) -> None:
     """Refuse a stack whose memory is read by none of its layers."""
     if plan.memory_width is None or any(sub.memory for layer in plan.layers for sub in layer.sublayers):
         return
@@ -119,7 +119,7 @@ def ends_in_states(encoder: StackPlan, keys: Mapping[str, Node], faults: Faults)
     return replace(encoder, last_state=True, final_norm=None, final_dropout=0.0)
 
 
-def check_last_states(plans: Mapping[Side, StackPlan], layers: Mapping[Side, Layers]) -> None:
+def check_last_states(plans: Mapping[Side, StackPlan], layers: Mapping[Side, StackLayers]) -> None:
     """Check that each decoder layer can start from the last state of the encoder layer of the same index.
 
     Report layers without a state, different depths, and different recurrences, each only once.
@@ -143,7 +143,7 @@ def check_last_states(plans: Mapping[Side, StackPlan], layers: Mapping[Side, Lay
     _warn_of_unread(encoder, layers["encoder"])
 
 
-def _without_state(plan: StackPlan, layers: Layers) -> tuple[Node, str] | None:
+def _without_state(plan: StackPlan, layers: StackLayers) -> tuple[Node, str] | None:
     """Return a layer with no mixer, or with one that has no last state, and what it lacks."""
     for kind, layer in enumerate(plan.layers):
         mixers = [sub for sub in layer.sublayers if sub.config.part.part_slot == "mixer"]
@@ -161,7 +161,7 @@ def _without_state(plan: StackPlan, layers: Layers) -> tuple[Node, str] | None:
 
 
 def _misfit(
-    plans: Mapping[Side, StackPlan], layers: Mapping[Side, Layers], index: int, first: int, second: int
+    plans: Mapping[Side, StackPlan], layers: Mapping[Side, StackLayers], index: int, first: int, second: int
 ) -> tuple[Node, str] | None:
     """Return a difference in type or width between the recurrences of an encoder kind and of a decoder kind."""
     encoder, decoder = plans["encoder"].layers[first], plans["decoder"].layers[second]
@@ -181,7 +181,7 @@ def _misfit(
     return None
 
 
-def _warn_of_unread(plan: StackPlan, layers: Layers) -> None:
+def _warn_of_unread(plan: StackPlan, layers: StackLayers) -> None:
     """Warn if the encoder's last layer computes anything after its recurrence, since nothing reads it."""
     layer = plan.layers[plan.order[-1]]
     names = [sub.name for sub in layer.sublayers]
@@ -200,7 +200,7 @@ def _recurrences(plan: StackPlan, layer: LayerPlan) -> list[tuple[SublayerPlan, 
     return [(sub, widths) for sub, widths in found if widths]
 
 
-def _source(layers: Layers, kind: int, *names: str) -> Node:
+def _source(layers: StackLayers, kind: int, *names: str) -> Node:
     """Return the node of the first sublayer in `names` that the layer sets, or the layer's node."""
     node = layers.nodes[kind]
     keys = mapping(node)

@@ -30,7 +30,7 @@ RESIDUAL = default_part(LAYER["residual"])
 PLAIN = [key for key in LAYER.values() if key.is_plain]  # keys whose values are stored in the Blueprint as they are
 
 
-class Layers:
+class StackLayers:
     """Resolver for the layers of one stack: its distinct `plans` in order of appearance, each with its source."""
 
     def __init__(self, stack: StackText) -> None:

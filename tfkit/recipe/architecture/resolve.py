@@ -13,7 +13,7 @@ from tfkit.core.slots import EmbeddingFacts, ModelFacts, of_kind
 from tfkit.recipe.architecture.checks import check_last_states, check_memory_is_read, check_sight, ends_in_states
 from tfkit.recipe.architecture.context import stack_positions
 from tfkit.recipe.architecture.heads import HeadResolver, check_readers
-from tfkit.recipe.architecture.layers import Layers, sharing
+from tfkit.recipe.architecture.layers import StackLayers, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
 from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, expand
 from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
@@ -45,7 +45,7 @@ class ModelResolver:
         self.vocabulary = vocabulary
         self.stacks: dict[Side, Mapping[str, Node]] = {}  # keys of each stack
         self.texts: dict[Side, StackText] = {}
-        self.layers: dict[Side, Layers] = {}
+        self.layers: dict[Side, StackLayers] = {}
         self.entries: dict[Side, Sequence[PatternEntry]] = {}  # pattern entry of each layer
         self.heads: HeadResolver | None = None
         self.partial: Blueprint | None = None  # what could be resolved despite faults
@@ -134,7 +134,7 @@ class ModelResolver:
             **values,
         )
         text = self.texts[side] = StackText(self.node, keys, plan, causal, alone, self.faults)
-        layers = Layers(text)
+        layers = StackLayers(text)
         if layers.check_texts():
             entries = expand(keys.get("pattern"), num_layers, list(layers.kinds), self.faults)
             if order := layers.order(entries):
