@@ -122,7 +122,7 @@ def as_data(explanation: Explanation) -> JsonObject:
 
 
 def _answer_data(answer: Answer) -> dict[str, object]:
-    said = [
+    entries = [
         {
             "value": entry.plain(),
             "where": entry.where or None,
@@ -132,7 +132,7 @@ def _answer_data(answer: Answer) -> dict[str, object]:
         }
         for entry in answer.entries
     ]
-    return {"key": answer.path, "meaning": answer.sentence, "said": said}
+    return {"key": answer.path, "meaning": answer.sentence, "said": entries}
 
 
 def _origin_data(found: Origin) -> dict[str, object]:
