@@ -12,7 +12,7 @@ from tests.work import entered
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.shipped import shipped_recipes
 
-FUNCTIONS, FILES = 333, 50  # lower them with the code; a part of the recipe that checks more may raise them by itself
+FUNCTIONS, FILES = 335, 50  # lower them with the code; a part of the recipe that checks more may raise them by itself
 
 
 def test_loading_enters_few_functions_of_few_files() -> None:
