@@ -28,7 +28,7 @@ from tfkit.studies.plot import LinearScale
 from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.settings import PaperClaim
-from tfkit.studies.tradeoffs import Tradeoffs
+from tfkit.studies.tradeoffs import front
 
 from ..sampling import looped
 
@@ -153,7 +153,7 @@ def test_a_picture_that_fails_loses_no_report(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_page_that_fails_leaves_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.studies.page.html_page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tfkit.studies.report.html_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         StudyReport(made_results()).write(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
@@ -215,8 +215,8 @@ def test_the_front_respects_the_noise() -> None:
         cells = tuple(Cell(seed, "done", "", {"valid.loss": value}) for seed, value in enumerate(values))
         arms.append(ArmResult(name, cells, parameters=parameters))
     results = results_of(StudyContext("front"), arms, ("valid.loss",), ())
-    assert Tradeoffs.of(results, "valid.loss").front("parameters") == {"surely", "cheap"}
-    assert Tradeoffs.of(replace(results, arms=tuple(arms[:2])), "valid.loss").front("parameters") == {
+    assert front(results, "valid.loss", "parameters") == {"surely", "cheap"}
+    assert front(replace(results, arms=tuple(arms[:2])), "valid.loss", "parameters") == {
         "baseline",
         "luck",
     }
@@ -227,7 +227,7 @@ def test_the_page_says_what_better_means_and_latex_marks_it() -> None:
     _, answer, terms, *_ = report.lead()
     assert answer == "On valid.loss, of 2 variants against baseline: 1 better (better); 1 diverged (gone)."
     assert terms.startswith("Better means lower valid.loss or lower seconds or lower peak_memory beyond the noise")
-    lines = report.more_files()["results.tex"].splitlines()
+    lines = report.latex().splitlines()
     assert "better & \\textbf{1.511 $\\pm$ 0.011} & 4.0 & 256.0 MiB \\\\" in lines
     assert any(line.startswith("baseline & 2.010 $") for line in lines)
 

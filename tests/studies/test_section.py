@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,15 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
     recipe = source.recipe()
     same = {arm.name: arm.same_as for arm in arms_of(source, study_of(recipe), recipe.variant_entries)}
     assert same == {"baseline": "", "norm=layer_norm": "", "norm=rms_norm": "baseline", "wide": ""}
+
+
+def _named(*names: str, cross: bool = False) -> dict[str, Any]:
+    """Variants with these names, compared or crossed."""
+    variants = {name: {"model.d_model": 16} for name in names}
+    return {
+        "more": {"variants": variants},
+        **({"cross": [*names], "compare": ["wide"]} if cross else {"compare": [*names]}),
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,6 +114,12 @@ def test_an_arm_that_is_another_one_says_so(tmp_path: Path) -> None:
         ({"match": {"parameters": ""}}, r"study\.match\.parameters"),
         ({"claims": [{"says": "baseline < baseline"}]}, r"compares 'baseline' with itself"),
         ({"claims": [{"says": "baseline <= norm=rms_norm"}]}, r"expected two variants with < or > between them"),
+        (_named("baseline"), "is the name of the baseline; rename the variant"),
+        (_named("a+b"), r"contains a \+ or =; rename the variant"),
+        (
+            _named(*(f"v{number}" for number in range(24)), cross=True),
+            r"study\.cross: results in 16,777,218 variants including the baseline; the limit is 1,000",
+        ),
     ],
 )
 def test_what_contradicts_is_told_with_its_place(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -137,11 +151,11 @@ def test_all_faults_of_all_arms_at_once(tmp_path: Path) -> None:
 
 def test_all_faults_of_variants_tuning_and_probes_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = {"variants": {"one": {"model.layer.nrm": "rms_norm"}, "two": {"model.d_model": 16}}}
-    keys = {"compare": ["one", "two"], "measure": ["valid.loss", {"probe": "sortin"}]}
+    keys = {"compare": ["one", "two"], "measure": ["valid.loss", {"probe": "sortin"}, {"probe": "inductin"}]}
     file = study(tmp_path, more=more, **keys, tune={"train.schedule.lrr": [0.1, 0.2]})
     with pytest.raises(RecipeError) as found:
         check_study(StudySource(str(file)))
-    wrong = ["model.layer.nrm", "study.tune", "study.measure[1]"]
+    wrong = ["model.layer.nrm", "study.tune", "study.measure[1]", "study.measure[2]"]
     assert sorted(fault.path for fault in found.value.faults) == sorted(wrong)
     with pytest.raises(SystemExit) as ended:
         main(["check", str(file)])
@@ -172,22 +186,6 @@ def test_the_schema_knows_it() -> None:
     definitions = language_schema()["definitions"]
     properties = definitions["section.study"]["properties"]
     assert {"compare", "cross", "baseline", "seeds", "match", "tune", "measure", "claims", "about"} <= properties.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("baseline", "is the name of the baseline"), ("a+b", "contains a + or =")]
-)
-def test_a_variant_that_cannot_be_called_so(name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=f"{re.escape(message)}; rename the variant"):
-        load_recipe(study(tmp_path, more={"variants": {name: {"model.d_model": 16}}}, compare=[name]))
-
-
-def test_too_many_variants_are_refused_at_once(tmp_path: Path) -> None:
-    variants = {f"v{number}": {"model.d_model": 16} for number in range(24)}
-    with pytest.raises(
-        RecipeError, match=r"study\.cross: results in 16,777,218 variants including the baseline; the limit is 1,000"
-    ):
-        load_recipe(study(tmp_path, more={"variants": variants}, compare=["wide"], cross=list(variants)))
 
 
 def test_a_variant_that_changes_nothing_is_told(tmp_path: Path) -> None:

@@ -29,7 +29,6 @@ from click.testing import Result
 import tfkit as api
 from tests.studies.small import Trained, study, tfkit
 from tfkit.core.errors import RunError, UsageError
-from tfkit.storage import checksums
 from tfkit.storage.locks import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
@@ -57,6 +56,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("study")
     study(folder, **KEYS)
     return folder, tfkit("study", "small.yaml", "--jobs", 2, folder=folder)
+
+
+def planned(folder: Path, **keys: Any) -> Runner:
+    """The runner of a study that is planned in `out` and not trained."""
+    source, out = StudySource(str(study(folder, **{"compare": ["wide"], "seeds": 1, **keys}))), folder / "out"
+    return Runner(source, keep_plan(out, make_plan(source, out, timed=False)), out, jobs=2)
 
 
 @pytest.fixture
@@ -129,18 +134,6 @@ def test_a_page_says_what_was_tuned_and_how_far(tmp_path: Path, monkeypatch: pyt
     assert study_report(plan, tmp_path / "out").results.at_the_edge == {}, "no value of a variant that always diverged"
 
 
-def test_a_page_says_that_nothing_was_tuned(folder: Path) -> None:
-    text = (folder / "report.md").read_text()
-    assert "Nothing was tuned" in text and "Best at the edge" not in text
-
-
-def test_the_same_line_repeats_nothing(done: tuple[Path, Result], folder: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
-    again = tfkit("study", "small.yaml", folder=done[0])
-    assert again.exit_code == 0, again.output
-    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*") if path.is_file()}
-
-
 def test_the_data_has_every_figure_with_its_n(folder: Path) -> None:
     data = json.loads((folder / "results.json").read_text())
     assert data["format"] == 1
@@ -191,8 +184,9 @@ def test_the_page_is_one_file_with_pictures(folder: Path) -> None:
     for words in ("Noise floor", "Which norm is better?", "Nobody 2026", "Holm", "layer.norm: layer_norm", "compare:"):
         assert words in text
     markdown = (folder / "report.md").read_text()
-    for words in ("## Noise floor", "## Claims", "## valid.loss", "| norm=rms_norm | 2 |"):
+    for words in ("## Noise floor", "## Claims", "## valid.loss", "| norm=rms_norm | 2 |", "Nothing was tuned"):
         assert words in markdown
+    assert "Best at the edge" not in markdown
 
 
 def test_compare_gives_the_same_of_the_study_s_folder(folder: Path, tmp_path: Path) -> None:
@@ -331,18 +325,14 @@ def test_a_variant_that_became_another_is_refused(done: tuple[Path, Result]) -> 
 @pytest.mark.slow
 def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     """A variant whose corpus is not there when it is trained."""
-    file = study(tmp_path, compare=["norm"], seeds=1)
-    source = StudySource(str(file))
-    out = tmp_path / "out"
-    plan = make_plan(source, out, timed=False)
-    keep_plan(out, plan)
-    runner = Runner(source, plan, out, jobs=2)
+    runner, out = planned(tmp_path, compare=["norm"]), tmp_path / "out"
     (out / "runs" / "norm=rms_norm-s0").mkdir(parents=True)
     (out / "runs" / "norm=rms_norm-s0" / "mine.txt").write_text("not a run")
     assert runner.run(lambda progress: None)
     assert [run.name for run in runner.progress.failed] == ["norm=rms_norm-s0"]
     assert "not empty and not a tfkit run" in next(iter(runner.progress.failed.values()))
     assert runner.board.state(PlannedRun("baseline", 0)) == "done"
+    plan = read_plan(out)
     report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
     report.write(out)
     assert "not empty and not a tfkit run" in (out / "report.html").read_text()
@@ -353,15 +343,11 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     more = {"variants": {"hot": {"train.schedule.lr": 1e17}}, "train": {"steps": 30, "metrics": []}}
-    file = study(tmp_path, more=more, compare=["hot"], seeds=1, claims=[{"says": "baseline < hot"}])
-    source, out = StudySource(str(file)), tmp_path / "out"
-    plan = make_plan(source, out, timed=False)
-    keep_plan(out, plan)
-    runner = Runner(source, plan, out)
+    runner = planned(tmp_path, more=more, compare=["hot"], claims=[{"says": "baseline < hot"}])
     assert runner.run(lambda progress: None)
     assert not runner.progress.failed
     assert any("hot-s0: diverged at step" in event for event in runner.progress.events)
-    results = study_report(plan, out).results
+    results = study_report(read_plan(tmp_path / "out"), tmp_path / "out").results
     assert results.comparisons[0].words() == "diverged in 1 of 1"
     assert results.claims[0].verdict == "open"  # one run of each is no evidence
 
@@ -422,24 +408,6 @@ def test_what_is_in_the_place_of_a_run_is_not_counted(done: tuple[Path, Result],
     assert json.loads((folder / "results.json").read_text())["comparisons"][0]["n"] == 1
 
 
-def test_a_run_that_an_older_version_took_from_elsewhere_is_named_and_trained(
-    done: tuple[Path, Result], tmp_path: Path
-) -> None:
-    """Its study.json says `reuse`, and a pointer stands for the run."""
-    place = Path(shutil.copytree(done[0], tmp_path / "copy"))
-    folder = place / "studies" / "small"
-    run = (folder / "runs" / "baseline-s0").rename(place / "other")
-    taken = {"run": "../../../other", "sha256": checksums.sha256_of(run / "run.json")}
-    (folder / "runs" / "baseline-s0.reused.json").write_text(json.dumps(taken))
-    plan = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps({**plan, "reuse": True}))
-    line = "note: studies/small/runs/baseline-s0.reused.json: is not read: runs of other folders are no longer taken"
-    found = tfkit("study", "small.yaml", folder=place)
-    assert found.exit_code == 0 and line in found.output and "baseline-s0: done" in found.output, found.output
-    assert (folder / "runs" / "baseline-s0" / "run.json").is_file()
-    assert "note:" not in tfkit("study", "small.yaml", folder=place).output
-
-
 @pytest.mark.slow
 def test_a_run_json_that_is_gone_or_damaged_is_written_again(done: tuple[Path, Result], tmp_path: Path) -> None:
     folder = done[0] / "studies" / "small"
@@ -460,13 +428,10 @@ def test_a_run_json_that_is_gone_or_damaged_is_written_again(done: tuple[Path, R
 
 @pytest.mark.full
 def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> None:
-    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
-    plan = make_plan(source, out, timed=False)
-    keep_plan(out, plan)
+    runner, out = planned(tmp_path), tmp_path / "out"
     (out / "runs" / "baseline-s0").mkdir()
     (out / "logs").mkdir()
     lock = FolderLock.take(out / "runs" / "baseline-s0", "trained")
-    runner = Runner(source, plan, out, jobs=2)
     try:
         assert runner._start()
         assert [worker.run.name for worker in runner.progress.workers] == ["wide-s0"]
@@ -480,11 +445,8 @@ def test_a_training_that_outlived_its_study_is_waited_for(tmp_path: Path) -> Non
 
 
 def test_a_recipe_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
-    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
-    plan = make_plan(source, out, timed=False)
-    keep_plan(out, plan)
+    runner = planned(tmp_path)
     study(tmp_path, more={"model": {"max_length": 12}}, compare=["wide"], seeds=1)
-    runner = Runner(source, plan, out)
     assert runner.run(lambda progress: None)
     assert all("has changed since the study was planned" in why for why in runner.progress.failed.values())
     assert len(runner.progress.failed) == 2
@@ -560,11 +522,9 @@ def test_a_restart_with_the_same_process_id_does_not_wait_for_itself(tmp_path: P
 
 
 def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> None:
-    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
-    plan = keep_plan(out, make_plan(source, out, timed=False))
-    os.mkfifo(out / "runs" / "baseline-s0.claim")
-    (out / "runs" / "wide-s0.claim").write_text("{}")
-    runner = Runner(source, plan, out)
+    runner, runs = planned(tmp_path), tmp_path / "out" / "runs"
+    os.mkfifo(runs / "baseline-s0.claim")
+    (runs / "wide-s0.claim").write_text("{}")
     assert runner.run(lambda progress: None)
     assert all("is no claim of tfkit; remove it" in why for why in runner.progress.failed.values())
     assert len(runner.progress.failed) == 2
@@ -662,9 +622,7 @@ def test_on_a_terminal_a_table_shows_each_run(done: tuple[Path, Result]) -> None
 
 def test_a_training_that_began_first_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that a killed study left locks the folder while this study starts the same run."""
-    source, out = StudySource(str(study(tmp_path, compare=["wide"], seeds=1))), tmp_path / "out"
-    plan = keep_plan(out, make_plan(source, out, timed=False))
-    runner, run = Runner(source, plan, out), PlannedRun("baseline", 0)
+    runner, run, out = planned(tmp_path), PlannedRun("baseline", 0), tmp_path / "out"
     claim = RunClaim.take(out / "runs" / "baseline-s0.claim")
     assert claim is not None
     refused = Trained([], out)

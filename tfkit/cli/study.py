@@ -16,7 +16,6 @@ from tfkit.core.bounds import JOBS
 if TYPE_CHECKING:
     from tfkit.studies.arms import StudySource
     from tfkit.studies.plan import Plan
-    from tfkit.studies.runner import Runner
 
 
 @click.command("study")
@@ -49,11 +48,14 @@ def command(
     """
     if as_commands and dry_run:
         raise click.UsageError("--commands and --dry-run cannot be combined; use one of them")
+    from tfkit.cli.main import INTERRUPTED, NO
     from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
+    from tfkit.studies.compare import print_results
     from tfkit.studies.page import check_packages
-    from tfkit.studies.runner import Runner
+    from tfkit.studies.runner import commands
+    from tfkit.studies.study import train_study
     from tfkit.studies.watching import announce
 
     source = StudySource(study, sets, imports, trust)
@@ -65,49 +67,37 @@ def command(
     with written_to(folder):
         plan = _planned(source, folder, timed=not as_commands, kept=not dry_run)
         if as_commands:
-            _print_commands(source, plan, folder)
+            for words in commands(source, plan, folder):
+                echo(shlex.join(["tfkit", *words]))
             return
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
             announce(plan, jobs, Console())
-            if not dry_run:
-                ctx.exit(_trained(Runner(source, plan, folder, jobs)))
+            if dry_run:
+                return
+            report = train_study(source, plan, folder, jobs, Console())
+            if report is None:
+                echo("stopped; to continue, repeat the command")
+                ctx.exit(INTERRUPTED)
+            print_results(report, Console())
+            echo(f"the page: {folder / report.HTML}")
+            ctx.exit(NO if report.results.failed or report.results.altered else 0)
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
-    """Build the plan of a study; write it to the folder if `kept`."""
+    """Build the plan of a study, showing the progress on a terminal; write it to the folder if `kept`."""
+    from rich.text import Text
+
     from tfkit.core.console import Console
+    from tfkit.core.output import printable
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.planning import make_plan
-    from tfkit.studies.watching import Planning
 
-    with Planning(Console()) as planning:
-        plan = make_plan(source, folder, timed=timed, report=planning.show)
+    console = Console()
+    with console.status("planning") if console.is_terminal else contextlib.nullcontext() as status:
+
+        def show(text: str) -> None:
+            if status is not None:
+                status.update(Text(f"planning: {printable(text)}"))
+
+        plan = make_plan(source, folder, timed=timed, report=show)
     return keep_plan(folder, plan) if kept else plan
-
-
-def _print_commands(source: StudySource, plan: Plan, folder: Path) -> None:
-    """Print a command line for each remaining run."""
-    from tfkit.studies.runner import commands
-
-    for words in commands(source, plan, folder):
-        echo(shlex.join(["tfkit", *words]))
-
-
-def _trained(runner: Runner) -> int:
-    """Train the remaining runs and write the report; return the exit status."""
-    from tfkit.cli.main import INTERRUPTED, NO
-    from tfkit.core.console import Console
-    from tfkit.studies.compare import print_results, study_report
-    from tfkit.studies.watching import Watcher
-
-    with Watcher(Console()) as watcher:
-        finished = runner.run(watcher.show)
-    if not finished:
-        echo("stopped; to continue, repeat the command")
-        return INTERRUPTED
-    failed = {run.name: why for run, why in runner.progress.failed.items()}
-    report = study_report(runner.board.plan, runner.folder, failed)
-    report.write(runner.folder)
-    print_results(report, Console())
-    echo(f"the page: {runner.folder / report.HTML}")
-    return NO if failed or report.results.altered else 0

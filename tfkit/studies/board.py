@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tfkit.core.errors import RunError
 from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.plan import RUNS, Plan, PlannedRun, runs_of
+from tfkit.studies.plan import EXACT, RUNS, Plan, PlannedRun, runs_of
 from tfkit.studies.probing import metric_of
 from tfkit.studies.run_list import is_score, scores_of
 from tfkit.training.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
@@ -101,11 +101,8 @@ class Board:
             finished = finished and ((folder / WEIGHTS).is_file() or WEIGHTS in folder.removed)
         except RunError:
             finished = False
-        return "done" if finished and history.steps >= self._steps(run, history) else "waiting"
-
-    def _steps(self, run: PlannedRun, history: History) -> int:
-        """Return the number of planned steps; 0 if patience or a callback stopped the run early."""
-        return 0 if history.finished in ("patience", "callback") else self.plan.run_steps(run)
+        ended = history.finished in ("patience", "callback") or history.steps >= self.plan.run_steps(run)
+        return "done" if finished and ended else "waiting"
 
     def scores(self, run: PlannedRun) -> dict[str, float]:
         """Return all measurements of a finished run by name; empty otherwise."""
@@ -113,9 +110,8 @@ class Board:
         if history is None or self.state(run) != "done":
             return {}
         arm = self.plan.arm(run.arm)
-        scores = measured(history, self.run_folder(run))
-        exact = {"parameters": arm.parameters, "flops": arm.flops, "cache_bytes": arm.cache_bytes}
-        return {**scores, **exact, **self._probed(run)}
+        exact = {name: getattr(arm, name) for name in EXACT}
+        return {**measured(history, self.run_folder(run)), **exact, **self._probed(run)}
 
     def runs(self) -> list[PlannedRun]:
         """Return the runs known so far. Runs that depend on the result of tuning are added later."""
@@ -164,7 +160,7 @@ class Board:
             values = {
                 place: scores[measure] for place, run in enumerate(runs) if measure in (scores := self.scores(run))
             }
-            sign = -1 if self.plan.higher_is_better(measure) else 1
+            sign = -1 if measure in self.plan.rising else 1
             place = min(values, key=lambda place: sign * values[place], default=0)
             best[arm.name] = self.plan.grid[place]
         return best

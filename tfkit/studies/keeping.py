@@ -40,10 +40,13 @@ def reduce(folder: RunFolder, keep: Keep) -> None:
             if WEIGHTS in names:
                 drop_prove(folder)
             for name in names:
-                if name == CHECKPOINTS:
-                    _remove_checkpoints(folder)
-                else:
+                if name != CHECKPOINTS:
                     (folder / name).unlink(missing_ok=True)
+                    continue
+                for checkpoint in filter(is_removable, Checkpoints(folder / CHECKPOINTS).all()):
+                    shutil.rmtree(checkpoint)
+                if not any((folder / CHECKPOINTS).iterdir()):  # else it holds files of the user
+                    (folder / CHECKPOINTS).rmdir()
     finally:
         lock.release()
 
@@ -54,12 +57,3 @@ def keeps(folder: RunFolder, keep: Keep) -> bool:
         return set(folder.removed) <= set(DROPPED[keep])
     except RunError:
         return False
-
-
-def _remove_checkpoints(folder: RunFolder) -> None:
-    """Delete the checkpoints, and their folder unless it holds other files."""
-    for checkpoint in Checkpoints(folder / CHECKPOINTS).all():
-        if is_removable(checkpoint):
-            shutil.rmtree(checkpoint)
-    if not any((folder / CHECKPOINTS).iterdir()):
-        (folder / CHECKPOINTS).rmdir()

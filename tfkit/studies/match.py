@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import cache
 
 from tfkit.core.errors import RecipeError, TfkitError, UsageError
-from tfkit.recipe.load import Recipe
 from tfkit.reports.counts import count_parameters
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.settings import STEPS, Match
@@ -17,48 +16,31 @@ NEIGHBOURS = 64  # further values to try after an invalid one: widths must be di
 CLOSE = 0.02  # maximum relative difference of the counts
 
 
-@dataclass
-class Counter:
-    """The matched quantity as a function of the key's value; None for values that make the recipe invalid."""
-
-    source: StudySource
-    arm: Arm
-    match: Match
-
-    def __post_init__(self) -> None:
-        self.known: dict[int, int | None] = {}
-        self.refusal: TfkitError | None = None
-
-    def __call__(self, value: int) -> int | None:
-        """Count the matched quantity for a value of the key."""
-        if value not in self.known:
-            try:
-                self.known[value] = self._count(self.source.recipe(self.arm.variants, self.values(value)))
-            except (RecipeError, UsageError) as error:
-                self.refusal, self.known[value] = error, None
-        return self.known[value]
-
-    def values(self, value: int) -> dict[str, Any]:
-        """Return the overrides of the recipe."""
-        return {**self.arm.values, self.match.key: value}
-
-    def _count(self, recipe: Recipe) -> int:
-        if self.match.what == "parameters":
-            return count_parameters(self.source.blueprint(recipe))
-        return self.source.count(recipe).flops_per_token
-
-
 def matched(source: StudySource, arm: Arm, match: Match, baseline: Arm, start: int) -> Arm:
     """Return the arm with the value of the key that matches the baseline; raise UsageError if there is none."""
     if match.key == STEPS:  # FLOPs of the whole training
+        arm = arm.counted(source)
         value = max(1, round(start * baseline.flops / arm.flops))
         return replace(arm, solved={STEPS: value}, steps=value)
     target = baseline.parameters if match.what == "parameters" else baseline.flops
-    counter = Counter(source, arm, match)
-    nearest = nearest_value(counter, target, start)
-    reached = None if nearest is None else counter(nearest)
+    refusals: list[TfkitError] = []
+
+    @cache
+    def count_of(value: int) -> int | None:
+        """Count the matched quantity for a value of the key; None if it makes the recipe invalid."""
+        try:
+            recipe = source.recipe(arm.variants, {**arm.values, match.key: value})
+            if match.what == "parameters":
+                return count_parameters(source.blueprint(recipe))
+            return source.count(recipe).flops_per_token
+        except (RecipeError, UsageError) as error:
+            refusals.append(error)
+        return None
+
+    nearest = nearest_value(count_of, target, start)
+    reached = None if nearest is None else count_of(nearest)
     if nearest is None or reached is None:
-        raise UsageError(f"study.match: '{arm.name}' cannot be counted: {match.key}: {counter.refusal}")
+        raise UsageError(f"study.match: '{arm.name}' cannot be counted: {match.key}: {refusals[-1]}")
     if abs(reached - target) > CLOSE * target:
         raise UsageError(
             f"study.match: '{arm.name}' cannot have the {target:,} {match.what} of the baseline: the nearest is "

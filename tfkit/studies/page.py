@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfkit.core.errors import RunError, UsageError
@@ -27,25 +27,15 @@ class PageSection:
     caption: str = ""
     code: str = ""
 
-    @property
-    def is_text(self) -> bool:
-        """True if the section is part of the page in Markdown."""
-        return bool(self.rows) or not (self.pictures or self.code)
-
     def markdown_lines(self) -> Iterator[str]:
-        """Yield the section as Markdown, without its pictures and code."""
+        """Yield the section as Markdown, without its pictures and code; nothing if it has only these."""
+        if (self.pictures or self.code) and not self.rows:
+            return
         yield from [f"## {markdown(self.title)}", ""]
         for line in self.lines:
             yield from [markdown(line), ""]
         if self.rows:
             yield from [*markdown_table(self.heads, self.rows), ""]
-
-
-def lists(groups: Mapping[str, Iterable[tuple[str, str]]]) -> Iterator[PageSection]:
-    """Yield a two-column section for each title that has entries."""
-    for title, pairs in groups.items():
-        if rows := list(pairs):
-            yield PageSection(title, heads=["", ""], rows=rows)
 
 
 def check_packages() -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfkit.studies.plot import LinearScale, band, frame, legend, line, mark, stretched, symbol, text
+from tfkit.studies.plot import LinearScale, frame, legend, mark, stretched, symbol, text
 from tfkit.studies.results import ArmResult, Results
 from tfkit.studies.statistics import Comparison
-from tfkit.studies.tradeoffs import COSTS, Tradeoffs, cost_of
+from tfkit.studies.tradeoffs import COSTS, cost_of, front
 from tfkit.studies.wording import KINDS, difference
 
 MANY = 5  # with this many arms or more, only the baseline has a band
@@ -123,26 +123,22 @@ def _lines(arms: Sequence[Points], steps: Collection[int], label: str, center: f
         dots = "".join(
             f'<circle cx="{x.at(step)}" cy="{y.at(value)}" r="2.2"/>' for step, value in mean if y.holds(value)
         )
-        drawn.append(
-            mark(
-                place, stretched(band([*low, *reversed(high)], x, y) + line(mean, x, y)) + dots, "first" * (place == 0)
-            )
-        )
+        shapes = stretched(x, y, {"polygon": [*low, *reversed(high)], "polyline": mean})
+        drawn.append(mark(place, shapes + dots, "first" * (place == 0)))
     return frame(x, y, ("step", label), "".join(reversed(drawn)))
 
 
 def costs(results: Results, measure: str) -> str:
     """Plot a measure against each cost: means with standard deviations as crosses. Rings mark the Pareto front."""
-    tradeoffs = Tradeoffs.of(results, measure)
     shown = [name for name in COSTS if name != "cache_bytes" or name in results.measure]
     known = [name for name in shown if any(cost_of(arm, name) and arm.spread(measure) for arm in results.own)]
-    panels = [_panel(results, tradeoffs, cost) for cost in known]
+    panels = [_panel(results, measure, cost) for cost in known]
     names = [arm.name if arm.spread(measure) else "" for arm in results.own]
     return f'<figure class="chart"><div class="panels">{"".join(panels)}</div>{legend(names)}</figure>'
 
 
-def _panel(results: Results, tradeoffs: Tradeoffs, cost: str) -> str:
-    measure, front = tradeoffs.measure, tradeoffs.front(cost)
+def _panel(results: Results, measure: str, cost: str) -> str:
+    ahead = front(results, measure, cost)
     points = [
         (place, arm.name, one, other)
         for place, arm in enumerate(results.own)
@@ -162,7 +158,7 @@ def _panel(results: Results, tradeoffs: Tradeoffs, cost: str) -> str:
         inner = f'<line class="spread" x1="{x.at(left)}" x2="{x.at(right)}" y1="{up}" y2="{up}"/>'
         inner += f'<line class="spread" x1="{across}" x2="{across}" y1="{y.at(low)}" y2="{y.at(high)}"/>'
         inner += f'<circle cx="{across}" cy="{up}" r="4"><title>{text(name)}</title></circle>'
-        if name in front:
+        if name in ahead:
             inner += f'<circle class="ring" cx="{across}" cy="{up}" r="8"/>'
         drawn.append(mark(place, inner))
     return frame(x, y, (COSTS[cost], measure), "".join(drawn))

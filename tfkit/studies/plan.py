@@ -139,10 +139,6 @@ class Plan:
         total = duration(sum(known) * self.runs_each / jobs)
         return f"{text}; about {total}" + (f" with {jobs} at a time" if jobs > 1 else "")
 
-    def higher_is_better(self, measure: str) -> bool:
-        """True if larger values of the measure are better."""
-        return measure in self.rising
-
     def steps_of(self, arm: Arm) -> int:
         """Return the optimizer steps of a run on the study's own data."""
         return arm.steps or self.steps

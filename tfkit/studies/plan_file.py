@@ -17,8 +17,6 @@ from tfkit.studies.board import Board
 from tfkit.studies.keeping import keeps
 from tfkit.studies.plan import PLAN, RUNS, Plan
 
-POINTER = ".reused.json"  # in studies of older versions
-
 
 def read_plan(folder: Path) -> Plan:
     """Read the plan in a folder; raise RunError if it is missing or invalid."""
@@ -63,7 +61,7 @@ def keep_plan(folder: Path, plan: Plan) -> Plan:
     """
     check_free(folder, plan)
     made = datetime.now().astimezone().isoformat(timespec="seconds")
-    plan = replace(plan, made=made, notes=(*plan.notes, *_pointers(folder)))
+    plan = replace(plan, made=made)
     if (folder / PLAN).exists():
         before = read_plan(folder)
         changed = (*before.changed, *_changes(folder, before, plan))
@@ -79,13 +77,6 @@ def _deleted(folder: Path, plan: Plan) -> Iterator[str]:
     lost = sum(board.state(run) == "done" and not keeps(board.run_folder(run), plan.keep) for run in board.runs())
     if lost:
         yield f"study.keep: {plan.keep} does not restore the deleted files of {counted(lost, 'finished run')}"
-
-
-def _pointers(folder: Path) -> Iterator[str]:
-    """Name the files of older versions that stand for a run in another folder, unless the run was trained here."""
-    for file in sorted((folder / RUNS).glob(f"*{POINTER}")):
-        if not file.with_name(file.name.removesuffix(POINTER)).exists():
-            yield f"{file}: is not read: runs of other folders are no longer taken; the run is trained here"
 
 
 def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:

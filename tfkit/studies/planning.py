@@ -33,8 +33,26 @@ def make_plan(
     arms, probes = planner.checked()
     if timed:
         planner.check_files(arms)
-    plan = planner.plan(planner.counted(arms), probes, planner.source.steps(planner.baseline))
-    _check_names(plan)
+    study, baseline = planner.study, planner.baseline
+    plan = Plan(
+        name=planner.recipe.name,
+        identity=identity(baseline, study.match),
+        arms=tuple(planner.counted(arms)),
+        seeds=study.seed_list,
+        grid=planner.grid,
+        measure=study.names,
+        probes=probes,
+        rising=tuple(name for name in study.names if rises(name, baseline.train)),
+        steps=planner.source.steps(baseline),
+        about=study.about,
+        claims=study.claims,
+        equal_within=study.equal_within,
+        keep=study.keep,
+        text=planner.recipe.text or "",
+    )
+    names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
+    if len(set(names)) < len(names):
+        raise UsageError("study.tune: two values have the same folder name; write them differently")
     check_free(out, plan)
     return planner.described(planner.budgeted(plan, out, timed))
 
@@ -105,26 +123,6 @@ class _Planner:
             raise RecipeError(by_place(faults))
         return arms, probes
 
-    def plan(self, arms: Sequence[Arm], probes: Mapping[str, Mapping[str, Any]], steps: int) -> Plan:
-        """Return the plan without its budgets, digests and changes."""
-        study = self.study
-        return Plan(
-            name=self.recipe.name,
-            identity=identity(self.baseline, study.match),
-            arms=tuple(arms),
-            seeds=study.seed_list,
-            grid=self.grid,
-            measure=study.names,
-            probes=probes,
-            rising=tuple(name for name in study.names if rises(name, self.baseline.train)),
-            steps=steps,
-            about=study.about,
-            claims=study.claims,
-            equal_within=study.equal_within,
-            keep=study.keep,
-            text=self.recipe.text or "",
-        )
-
     def check_files(self, arms: Sequence[Arm]) -> None:
         """Raise RecipeError if a file or run that a variant reads is missing."""
         missing: dict[str, Fault] = {}
@@ -151,21 +149,16 @@ class _Planner:
 
     def counted(self, arms: Sequence[Arm]) -> list[Arm]:
         """Return the arms with their parameters, FLOPs and, if matched, the solved value."""
-        counted: list[Arm] = []
+        match, counted = self.study.match, list[Arm]()
         for place, arm in enumerate(arms, start=1):
             if place > 1:
                 self.report(f"counting variant {place:,} of {len(arms):,}")
-            base = next((one for one in counted if one.size == arm.size), None)
-            counted.append(arm.counted(self.source) if base is None else self._counted(arm, base))
+            base, start = next((one for one in counted if one.size == arm.size), None), self.start(arm)
+            if base is None or match is None or not start or arm.same_as:
+                counted.append(arm.counted(self.source))
+            else:
+                counted.append(matched(self.source, arm, match, base, start[match.key]))
         return counted
-
-    def _counted(self, arm: Arm, base: Arm) -> Arm:
-        match, start = self.study.match, self.start(arm)
-        if match is None or not start or arm.same_as:
-            return arm.counted(self.source)
-        if match.key == STEPS:
-            arm = arm.counted(self.source)
-        return matched(self.source, arm, match, base, start[match.key])
 
     def _faults(self, arm: Arm, values: Mapping[str, Any], at: str) -> list[Fault]:
         """Return the faults of an arm with these values, located at key `at` of the study."""
@@ -227,10 +220,3 @@ def _check_sets(source: StudySource, study: Study) -> None:
         sized = [name for values in study.sizes.values() for name in values]
         if key in ("train.seed", *study.tune, *solved, *study.base_values, *sized):
             raise UsageError(f"--set {text}: the study sets {key} itself; change it in the study")
-
-
-def _check_names(plan: Plan) -> None:
-    """Raise UsageError if two runs would have the same folder name."""
-    names = [run.name for arm in plan.trained for run in plan.tuning(arm)]
-    if len(set(names)) < len(names):
-        raise UsageError("study.tune: two values have the same folder name; write them differently")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -87,22 +87,13 @@ def mark(place: int, inner: str, kind: str = "") -> str:
     return f'<g class="arm {kind}" data-arm="{place}" style="{style_of(place)}">{inner}</g>'
 
 
-def line(points: Sequence[tuple[float, float]], x: LinearScale, y: LinearScale) -> str:
-    """Draw a line through values, in the box of `stretched`."""
-    return f'<polyline class="line" points="{_path(points, x, y)}"/>'
-
-
-def band(outline: Sequence[tuple[float, float]], x: LinearScale, y: LinearScale) -> str:
-    """Fill an outline, in the box of `stretched`."""
-    return f'<polygon class="band" points="{_path(outline, x, y)}"/>'
-
-
-def _path(points: Iterable[tuple[float, float]], x: LinearScale, y: LinearScale) -> str:
-    return " ".join(f"{x.share(one):g},{y.share(other):g}" for one, other in points)
-
-
-def stretched(inner: str) -> str:
-    """Return a box of 100 by 100 units that fills the plot and clips its contents."""
+def stretched(x: LinearScale, y: LinearScale, shapes: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Draw shapes ("polygon" or "polyline", by tag) through values in a box that fills the plot and clips them."""
+    styles = {"polygon": "band", "polyline": "line"}
+    inner = ""
+    for tag, points in shapes.items():
+        path = " ".join(f"{x.share(one):g},{y.share(other):g}" for one, other in points)
+        inner += f'<{tag} class="{styles[tag]}" points="{path}"/>'
     return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" width="100%" height="100%">{inner}</svg>'
 
 

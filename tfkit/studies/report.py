@@ -13,7 +13,7 @@ from typing import ClassVar
 from tfkit.core.figures import drawn
 from tfkit.reports.formats import csv_text, html_page, markdown
 from tfkit.storage.files import write_json, write_text
-from tfkit.studies.page import PageSection, check_packages, lists
+from tfkit.studies.page import PageSection, check_packages
 from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
@@ -112,7 +112,7 @@ class StudyReport:
         """Render the page in Markdown, without the pictures and the recipe."""
         lines = [f"# {markdown(self.results.name)}", ""]
         lines += [text for line in self.lead() for text in (markdown(line), "")]
-        lines += [line for one in self.sections() if one.is_text for line in one.markdown_lines()]
+        lines += [line for one in self.sections() for line in one.markdown_lines()]
         return "\n".join(lines)
 
     @cached_property
@@ -158,7 +158,8 @@ class StudyReport:
         heads = ["variant", "made of", "solved or tuned", "differs in"]
         yield PageSection(f"The variants, and what differs from {baseline}", (), heads, list(self.variants()))
         yield PageSection("How it was compared", [*([self.tuning()] if self.planned else []), self.method()])
-        yield from lists({**self.lists(), "Made with": self.environment})
+        groups = {**self.lists(), "Made with": self.environment}
+        yield from (PageSection(title, heads=["", ""], rows=pairs) for title, pairs in groups.items() if pairs)
         yield PageSection("Table in LaTeX", code=self.latex())
 
     @property

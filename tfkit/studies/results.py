@@ -60,10 +60,6 @@ class Cell:
         """True if the measure has no value because the run or its probe diverged or failed."""
         return self.state in LOST or measure in self.lost
 
-    def examples_of(self, measure: str) -> int:
-        """Return the number of examples of a measure; 0 if unknown."""
-        return count_in(self.examples, measure)
-
 
 @dataclass(frozen=True)
 class ArmResult:
@@ -108,21 +104,34 @@ class ClaimResult:
 
 
 @dataclass(frozen=True)
-class Results:
-    """All arms with their comparisons; the first arm of each size is the baseline there."""
+class StudyContext:
+    """Description of a study that its results are reported with: name, question, claims, and state of the plan."""
 
     name: str
-    about: str
-    arms: tuple[ArmResult, ...]
-    measure: tuple[str, ...]
-    rising: tuple[str, ...]
-    comparisons: tuple[Comparison, ...]
-    claims: tuple[ClaimResult, ...] = ()
-    seeds: tuple[int, ...] = ()
+    about: str = ""
+    stated: Sequence[PaperClaim] = ()  # claims
+    equal_within: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     altered: Mapping[str, str] = field(default_factory=dict)  # reasons why files are not trusted, by run
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
+    planned: bool = False  # verdicts wait for all runs
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+
+
+@dataclass(frozen=True)
+class Results(StudyContext):
+    """All arms with their comparisons; the first arm of each size is the baseline there."""
+
+    arms: tuple[ArmResult, ...] = ()
+    measure: tuple[str, ...] = ()
+    rising: tuple[str, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    claims: tuple[ClaimResult, ...] = ()
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the runs."""
+        return tuple(dict.fromkeys(cell.seed for arm in self.arms for cell in arm.cells))
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -160,14 +169,8 @@ class Results:
     @property
     def tested(self) -> int:
         """Number of comparisons in Holm's correction."""
-        return sum(one.p is not None for one in self.comparisons) + sum(
-            one.comparison.p is not None and not self._is_listed(one.comparison) for one in self.claims
-        )
-
-    def _is_listed(self, comparison: Comparison) -> bool:
-        """True if the tables have this comparison, in either direction."""
-        sought = {comparison.arm, comparison.against}, comparison.measure
-        return any(({one.arm, one.against}, one.measure) == sought for one in self.comparisons)
+        all_compared = (*self.comparisons, *(one.comparison for one in self.claims))
+        return len({(frozenset({one.arm, one.against}), one.measure) for one in all_compared if one.p is not None})
 
     def as_data(self) -> dict[str, Any]:
         """Return the contents of results.json."""
@@ -212,21 +215,6 @@ class Results:
         }
 
 
-@dataclass(frozen=True)
-class StudyContext:
-    """Description of a study that its results are reported with: name, question, claims, and state of the plan."""
-
-    name: str
-    about: str = ""
-    claims: Sequence[PaperClaim] = ()
-    equal_within: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
-    altered: Mapping[str, str] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()
-    planned: bool = False  # verdicts wait for all runs
-    tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
-
-
 def results_of(
     context: StudyContext, arms: Sequence[ArmResult], measure: Sequence[str], rising: Sequence[str]
 ) -> Results:
@@ -240,7 +228,7 @@ def results_of(
         for one in measure
         if one not in EXACT
     ]
-    sides = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.claims]
+    sides = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.stated]
     family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
 
     @cache
@@ -252,24 +240,12 @@ def results_of(
     comparisons = judged(found, rising)
     known = {(one.arm, one.against, one.measure): one for one in comparisons}
     judged_claims = []
-    for claim, (smaller, larger, on) in zip(context.claims, sides, strict=True):
+    for claim, (smaller, larger, on) in zip(context.stated, sides, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
         shown = _turned(one) if claim.is_greater else one
         judged_claims.append(ClaimResult(claim, shown, claim_verdict(one, on in rising)))
-    return Results(
-        context.name,
-        context.about,
-        tuple(arms),
-        tuple(measure),
-        tuple(rising),
-        tuple(comparisons[: len(pairs)]),
-        tuple(judged_claims),
-        tuple(dict.fromkeys(cell.seed for arm in arms for cell in arm.cells)),
-        context.failed,
-        context.altered,
-        context.changed,
-        context.tune,
-    )
+    compared = {"comparisons": tuple(comparisons[: len(pairs)]), "claims": tuple(judged_claims)}
+    return Results(**vars(context), arms=tuple(arms), measure=tuple(measure), rising=tuple(rising), **compared)
 
 
 @dataclass(frozen=True)
@@ -290,7 +266,7 @@ class Table:
         seeds = [seed for seed, value in values[arms[0].name].items() if value is not None]
         whole = [name for name, own in values.items() if own.keys() == set(seeds) and None not in own.values()]
         cells = [cell for arm in arms for cell in arm.cells if measure in cell.scores]
-        examples = min((cell.examples_of(measure) for cell in cells), default=0)
+        examples = min((count_in(cell.examples, measure) for cell in cells), default=0)
         step = step_of(measure, [cell.scores[measure] for cell in cells], examples)
         pool = None
         if len(seeds) > 1 and len(whole) > 1:
@@ -343,18 +319,8 @@ def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = N
     `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
     """
     failed = _known_failures(folder) if failed is None else failed
-    arms, altered = arm_results(plan, folder, failed)
-    context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
-    )
-    return results_of(context, arms, plan.measure, plan.rising)
-
-
-def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[list[ArmResult], dict[str, str]]:
-    """Return the results of each arm, and the reasons why files are not trusted, by run."""
     board = Board(plan, folder)
-    best = board.best()
-    altered: dict[str, str] = {}
+    best, altered = board.best(), dict[str, str]()
     arms = []
     for arm in plan.arms:
         own = plan.arm(arm.name)
@@ -380,7 +346,10 @@ def arm_results(plan: Plan, folder: Path, failed: Mapping[str, str]) -> tuple[li
                 arm.size,
             )
         )
-    return arms, altered
+    context = StudyContext(
+        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
+    )
+    return results_of(context, arms, plan.measure, plan.rising)
 
 
 def _known_failures(folder: Path) -> dict[str, str]:

@@ -68,7 +68,7 @@ class RunRow:
         """
         if key in self.values:
             return [] if self.values[key] is None else [self.values[key]]
-        paths = [path for path in self.settings if _ends_in(path, key)]
+        paths = [path for path in self.settings if f".{path}".endswith(f".{key}")]
         outermost = min((path.count(".") for path in paths), default=0)
         found = [value for path in paths if path.count(".") == outermost for value in self.settings[path]]
         return [value for value in found if value is not None] or found
@@ -192,10 +192,6 @@ def _leaves(node: Node, path: str) -> Iterator[tuple[str, Any]]:
             yield from _leaves(child, path)
     else:
         yield path, node.value
-
-
-def _ends_in(path: str, key: str) -> bool:
-    return path == key or path.endswith(f".{key}")
 
 
 def _word(value: Any) -> str:

@@ -14,7 +14,7 @@ from tfkit.storage.locks import held_by
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
 from tfkit.studies.claims import RunClaim, is_trained
-from tfkit.studies.digest import unchanged
+from tfkit.studies.digest import identity
 from tfkit.studies.keeping import reduce
 from tfkit.studies.plan import RUNS, Plan, PlannedRun
 from tfkit.studies.probing import metric_of
@@ -147,7 +147,8 @@ class Runner:
     def _begin(self, run: PlannedRun, claim: RunClaim) -> None:
         arm = self.board.plan.arm(run.arm)
         why = self.board.stranger(run)
-        if not why and not unchanged(self.source, self.board.plan, arm):
+        digest = self.board.plan.digests.get(arm.name)
+        if not why and identity(self.source.recipe(arm.variants, arm.all_values())) != digest:
             why = f"the recipe of '{arm.name}' has changed since the study was planned; repeat the command"
         if why:
             claim.release()

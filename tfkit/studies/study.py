@@ -17,7 +17,7 @@ from tfkit.storage.files import written_to
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.page import check_packages
-from tfkit.studies.plan import EXACT, PLAN
+from tfkit.studies.plan import EXACT, PLAN, Plan
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
@@ -64,16 +64,14 @@ class StudyRun:
             for arm in self.results.own:
                 spread, one = arm.spread(measure), comparisons.get((measure, arm.name))
                 is_exact = measure in EXACT
+                compared = {"difference": "mean", "low": "low", "high": "high", "p": "p_holm"}
                 yield {
                     "measure": measure,
                     "variant": arm.name,
                     "n": 0 if spread is None else spread.n,
-                    "mean": float(arm.exact(measure)) if is_exact else None if spread is None else spread.mean,
-                    "sd": None if is_exact or spread is None else spread.sd,
-                    "difference": None if one is None else one.mean,
-                    "low": None if one is None else one.low,
-                    "high": None if one is None else one.high,
-                    "p": None if one is None else one.p_holm,
+                    "mean": float(arm.exact(measure)) if is_exact else getattr(spread, "mean", None),
+                    "sd": None if is_exact else getattr(spread, "sd", None),
+                    **{key: getattr(one, name, None) for key, name in compared.items()},
                     "verdict": ("" if is_exact else "baseline") if one is None else one.words(),
                 }
 
@@ -119,20 +117,24 @@ def study(
     recipe.tell_warnings()
     folder = Path(out) if out is not None else Path("studies") / recipe.name
     with written_to(folder):
-        return _trained(read, folder, jobs, progress)
-
-
-def _trained(source: StudySource, folder: Path, jobs: int, progress: bool) -> StudyRun:
-    """Train the remaining runs of a study and write its report."""
-    plan = keep_plan(folder, make_plan(source, folder))
-    runner = Runner(source, plan, folder, jobs)
-    if progress:
-        announce(plan, jobs, Console())
-    with Watcher(Console()) if progress else nullcontext() as watcher:
-        finished = runner.run(watcher.show if watcher else lambda _: None)
-    if not finished:
+        plan = keep_plan(folder, make_plan(read, folder))
+        console = Console() if progress else None
+        if console is not None:
+            announce(plan, jobs, console)
+        report = train_study(read, plan, folder, jobs, console)
+    if report is None:
         raise Interrupted("the study was stopped; to continue, call tfkit.study again")
-    failed = {run.name: why for run, why in runner.progress.failed.items()}
-    report = study_report(runner.board.plan, folder, failed)
-    report.write(folder)
     return StudyRun(folder, report)
+
+
+def train_study(
+    source: StudySource, plan: Plan, folder: Path, jobs: int, console: Console | None
+) -> StudyReport | None:
+    """Train the remaining runs of a study and write its report; return None if it is stopped."""
+    runner = Runner(source, plan, folder, jobs)
+    with nullcontext() if console is None else Watcher(console) as watcher:
+        if not runner.run(watcher.show if watcher else lambda _: None):
+            return None
+    report = study_report(plan, folder, {run.name: why for run, why in runner.progress.failed.items()})
+    report.write(folder)
+    return report

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from tfkit.studies.plan import EXACT
@@ -26,49 +24,34 @@ def cost_of(arm: ArmResult, cost: str) -> Spread | None:
     return arm.spread(cost)
 
 
-@dataclass(frozen=True)
-class Tradeoffs:
-    """Comparison of all pairs of arms on a measure and on its costs."""
+def front(results: Results, measure: str, cost: str) -> set[str]:
+    """Return the arms that no other arm beats on a measure and a cost.
 
-    arms: Sequence[ArmResult]
-    measure: str
-    rising: bool
+    One beats another if neither mean is worse and one of both is better beyond the noise: by the paired t test of
+    these two arms at 5 %, without a correction. Exact costs have no noise.
+    """
+    arms, rising = results.own, [measure] if measure in results.rising else []
+    tables = {
+        name: Table.of(arms, name, StudyContext(""), rising if name == measure else [])
+        for name in {measure, cost} - set(EXACT)
+    }
+    sign = -1.0 if rising else 1.0
+    points = {
+        arm.name: (x.mean, sign * y.mean) for arm in arms if (x := cost_of(arm, cost)) and (y := arm.spread(measure))
+    }
 
-    @classmethod
-    def of(cls, results: Results, measure: str) -> Tradeoffs:
-        """Return the tradeoffs of a measure."""
-        return cls(results.own, measure, measure in results.rising)
+    @cache
+    def is_noise(one: str, other: str, name: str) -> bool:
+        if name in EXACT:
+            return False
+        p = tables[name].compared(one, other).p
+        return p is None or p >= LEVEL
 
-    def front(self, cost: str) -> set[str]:
-        """Return the arms that no other arm beats.
+    def beats(one: str, other: str) -> bool:
+        ahead = [a - b for a, b in zip(points[one], points[other], strict=True)]
+        if max(ahead) > 0:
+            return False
+        names = (cost, measure)
+        return any(by < 0 and not is_noise(one, other, name) for by, name in zip(ahead, names, strict=True))
 
-        One beats another if neither mean is worse and one of both is better beyond the noise: by the paired t test of
-        these two arms at 5 %, without a correction. Exact costs have no noise.
-        """
-        tables = {name: self._table(name) for name in {self.measure, cost} - set(EXACT)}
-        sign = -1.0 if self.rising else 1.0
-
-        @cache
-        def is_noise(one: str, other: str, name: str) -> bool:
-            if name in EXACT:
-                return False
-            p = tables[name].compared(one, other).p
-            return p is None or p >= LEVEL
-
-        points = {
-            arm.name: (x.mean, sign * y.mean)
-            for arm in self.arms
-            if (x := cost_of(arm, cost)) and (y := arm.spread(self.measure))
-        }
-
-        def beats(one: str, other: str) -> bool:
-            ahead = [a - b for a, b in zip(points[one], points[other], strict=True)]
-            if max(ahead) > 0:
-                return False
-            names = (cost, self.measure)
-            return any(by < 0 and not is_noise(one, other, name) for by, name in zip(ahead, names, strict=True))
-
-        return {name for name in points if not any(beats(other, name) for other in points if other != name)}
-
-    def _table(self, name: str) -> Table:
-        return Table.of(self.arms, name, StudyContext(""), [name] if self.rising and name == self.measure else [])
+    return {name for name in points if not any(beats(other, name) for other in points if other != name)}

@@ -42,7 +42,9 @@ class Timing:
 def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
     """Train an arm for some steps in a separate process and folder; raise RunError on failure."""
     folder.mkdir(parents=True, exist_ok=True)
-    clean(folder)
+    for left in folder.glob(".trial-*"):  # by a trial that was killed
+        if time.time() - left.stat().st_mtime > 3600:
+            shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
         values = arm.all_values(
             {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
@@ -89,11 +91,3 @@ def _timing(lines: list[dict[str, float]], whole: float) -> Timing:
 
 def _stop(number: int, _: object) -> None:
     raise KeyboardInterrupt
-
-
-def clean(folder: Path) -> None:
-    """Remove folders that killed trials left more than an hour ago."""
-    for path in folder.glob(".trial-*"):
-        if time.time() - path.stat().st_mtime < 3600:
-            continue
-        shutil.rmtree(path, ignore_errors=True)

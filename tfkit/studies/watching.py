@@ -26,27 +26,6 @@ def announce(plan: Plan, jobs: int, console: Console) -> None:
         console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
 
 
-class Planning:
-    """Display of the progress of planning on a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._status = console.status("planning") if console.is_terminal else None
-
-    def __enter__(self) -> Planning:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def show(self, text: str) -> None:
-        """Replace the status text."""
-        if self._status is not None:
-            self._status.update(Text(f"planning: {printable(text)}"))
-
-
 class Watcher:
     """Display of the progress of a study."""
 
