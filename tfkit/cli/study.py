@@ -48,14 +48,11 @@ def command(
     """
     if as_commands and dry_run:
         raise click.UsageError("--commands and --dry-run cannot be combined; use one of them")
-    from tfkit.cli.main import INTERRUPTED, NO
     from tfkit.core.console import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.arms import StudySource
-    from tfkit.studies.compare import print_results
     from tfkit.studies.page import check_packages
     from tfkit.studies.runner import commands
-    from tfkit.studies.study import train_study
     from tfkit.studies.watching import announce
 
     source = StudySource(study, sets, imports, trust)
@@ -72,15 +69,8 @@ def command(
             return
         with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
             announce(plan, jobs, Console())
-            if dry_run:
-                return
-            report = train_study(source, plan, folder, jobs, Console())
-            if report is None:
-                echo("stopped; to continue, repeat the command")
-                ctx.exit(INTERRUPTED)
-            print_results(report, Console())
-            echo(f"the page: {folder / report.HTML}")
-            ctx.exit(NO if report.results.failed or report.results.altered else 0)
+            if not dry_run:
+                ctx.exit(_trained(source, plan, folder, jobs))
 
 
 def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan:
@@ -101,3 +91,19 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
 
         plan = make_plan(source, folder, timed=timed, report=show)
     return keep_plan(folder, plan) if kept else plan
+
+
+def _trained(source: StudySource, plan: Plan, folder: Path, jobs: int) -> int:
+    """Train the remaining runs, write the report and print it; return the exit status."""
+    from tfkit.cli.main import INTERRUPTED, NO
+    from tfkit.core.console import Console
+    from tfkit.studies.compare import print_results
+    from tfkit.studies.study import train_study
+
+    report = train_study(source, plan, folder, jobs, Console())
+    if report is None:
+        echo("stopped; to continue, repeat the command")
+        return INTERRUPTED
+    print_results(report, Console())
+    echo(f"the page: {folder / report.HTML}")
+    return NO if report.results.failed or report.results.altered else 0

@@ -122,7 +122,7 @@ class StudyReport:
 
     @cached_property
     def trends(self) -> list[Trend]:
-        """How the differences change with the size."""
+        """Changes of the differences with the size."""
         return trends(self.results)
 
     def lead(self) -> Iterator[str]:

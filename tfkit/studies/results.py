@@ -244,8 +244,14 @@ def results_of(
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
         shown = _turned(one) if claim.is_greater else one
         judged_claims.append(ClaimResult(claim, shown, claim_verdict(one, on in rising)))
-    compared = {"comparisons": tuple(comparisons[: len(pairs)]), "claims": tuple(judged_claims)}
-    return Results(**vars(context), arms=tuple(arms), measure=tuple(measure), rising=tuple(rising), **compared)
+    return Results(
+        **vars(context),
+        arms=tuple(arms),
+        measure=tuple(measure),
+        rising=tuple(rising),
+        comparisons=tuple(comparisons[: len(pairs)]),
+        claims=tuple(judged_claims),
+    )
 
 
 @dataclass(frozen=True)
