@@ -53,6 +53,7 @@ STOPPED = (*WORDS, "--set", f"generate.stop=[{{type: strings, strings: [{LETTERS
 
 @looped("form", [(), ("--stream",), ("--jsonl",), ("--num-beams", "2", "--n-best", "2")])
 def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path, form: tuple[str, ...]) -> None:
+    pytest.importorskip("llguidance")
     for stdin, where in ((None, "prompt 2"), ("The \na\n", "standard input, line 2")):
         told = generate(run, *(("The ", "a") if stdin is None else ()), *STOPPED, *form, stdin=stdin)
         assert told.exit_code == 1
@@ -63,6 +64,7 @@ def test_a_text_that_its_rules_do_not_allow_is_told_by_the_exit_status(run: Path
 
 
 def test_a_text_that_its_rules_allow_fits_into_its_room(run: Path) -> None:
+    pytest.importorskip("llguidance")
     whole = generate(run, "The ", "a", *WORDS, "--max-new-tokens", "8", "--jsonl")
     assert whole.exit_code == 0 and whole.stderr == ""
     assert [len(json.loads(line)["text"]) for line in whole.stdout.splitlines()] == [8, 8]

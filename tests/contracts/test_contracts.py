@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tfkit.core.capabilities import CONTRACTS
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 NAMES = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]
+if find_spec("llguidance") is None:
+    NAMES = [entry for entry in NAMES if entry not in {("logits", "choices"), ("logits", "regex")}]
 QUICK = [name for name, check in CHECKS.items() if not check.slow]
 SLOW = [name for name, check in CHECKS.items() if check.slow]
 # to try the options of these takes long; `multi_head` represents them in the quick suite

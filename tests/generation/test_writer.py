@@ -92,6 +92,7 @@ CUT: dict[str, Any] = {
 
 
 def test_a_text_that_is_cut_says_so(run: Run) -> None:
+    pytest.importorskip("llguidance")
     (found,) = run.candidates("a", **CUT)
     assert found[0].cut and not run.candidates("a", logits=CUT["logits"])[0][0].cut
     with pytest.warns(CutWarning, match="prompt 1: the text is cut off"):

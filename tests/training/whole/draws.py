@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -137,6 +138,8 @@ LOGITS: tuple[Any, ...] = (
     {"type": "choices", "choices": ["漢字"]},
     {"type": "regex", "pattern": "[a-z ]+"},
 )
+if find_spec("llguidance") is None:
+    LOGITS = LOGITS[:-3]
 STRATEGIES: tuple[Any, ...] = (
     *("greedy", "sample", "beam", "diverse_beam", "speculative", "contrastive"),
     {"type": "sample", "n_best": 2},

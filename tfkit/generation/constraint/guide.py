@@ -1,239 +1,285 @@
-"""Automaton over tokens, which masks next tokens so that a match stays reachable."""
+"""Masks of the next tokens that keep a match of a pattern reachable, computed by the library llguidance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cached_property, lru_cache
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import UsageError, on_one_line
+from tfkit.core.extras import optional
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.automaton import DEAD, FAR, START, Automaton, Flags, Numbers, distances
-from tfkit.generation.constraint.pieces import Pieces, length_of, split
-from tfkit.generation.constraint.token_texts import token_texts
+from tfkit.generation.constraint.token_texts import TokenTexts, token_texts
 
-MOST_PREFIXES = 8192  # maximum number of cached prefixes
-MOST_BYTES = 2**24  # maximum size of all cached masks, each of vocabulary size
-LONGEST = 4  # maximum bytes of a UTF-8 character
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+CLOSING = 64  # tokens before the limit from which on a match must fit into as many characters
+FUEL = 5_000_000  # maximum work to compile a pattern, and for a token; a second or two
+STEP = 16  # steps of these limits, each of which compiles the pattern once
+MOST_MATCHERS = 32  # maximum compiled limits per guide
+LONGEST = 1 << 20  # maximum characters of the shortest match
+EDGES = re.compile(r"\A(?:\^|\\A)|(?<!\\)(?:\$|\\Z)\Z")
+ANCHOR = re.compile(r"\\[bB]|(?<!\\)[\^$]")
+FAULT = re.compile(r"regex parse error:\n(?:.*\n)*? {4}( *)(\^+)\n(?:.*\n)*?error: (.*)")
+Ids = list[int]
+Flags = NDArray[np.bool_]
 
 
-class State(NamedTuple):
-    """Progress of a text: the state of the automaton, and the bytes of an incomplete character.
+def library() -> Any:
+    """Import llguidance. Raise UsageError if it is not installed."""
+    return optional("llguidance", "constrain", "constraints need")
 
-    `first` is True until the prompt or the text has a visible character, `ended` after an end token.
-    """
 
-    place: int
-    partial: bytes = b""
-    first: bool = False
-    ended: bool = False
+def check_pattern(pattern: str) -> None:
+    """Raise ValueError, with the place of the fault, for a pattern that is invalid or matches nothing."""
+    if re.search(r"(?<!\\)(?:\\\\)*\\\Z", pattern):
+        raise ValueError("'\\' at the end escapes nothing; write \\\\ for a literal backslash")
+    matcher = _compiled(_vocabulary_of_bytes(), pattern)
+    matcher.compute_bitmask()
+    if not matcher.is_error():
+        return
+    fault, start = matcher.get_error(), pattern.index(EDGES.sub("", pattern))
+    found, anchor = FAULT.search(fault), ANCHOR.search(pattern, start)
+    if found is not None and "\n" not in pattern:
+        place, why = start + len(found[1]), found[3]
+        shown = pattern[place : place + len(found[2])]
+    elif "lookarounds" in fault and anchor is not None:
+        shown, place, why = anchor[0], anchor.start(), "is a boundary inside of the pattern, which is not supported"
+    elif "NoExtension" in fault:
+        raise ValueError("matches no text at all")
+    else:
+        raise ValueError(on_one_line(fault.rpartition("error: ")[2].partition("\n")[0], 200))
+    raise ValueError(f"'{shown}' at character {place + 1}: {why}")
+
+
+def literal(text: str) -> str:
+    """Return the pattern of a text."""
+    return "".join(f"\\x{{{ord(sign):x}}}" for sign in text)
+
+
+def _compiled(vocabulary: Any, *patterns: str) -> Any:
+    """Return a matcher of the texts that match all patterns. Forced tokens are not written in one spelling only."""
+    package = library()
+    terms = " & ".join(f"/{package.regex_to_lark(EDGES.sub('', one), '')}/" for one in patterns)
+    grammar = f'%llguidance {{"no_forcing": true}}\nstart: TEXT\nTEXT: {terms}'
+    limits = package.LLParserLimits(initial_lexer_fuel=FUEL, step_lexer_fuel=FUEL, verbose_errors=False)
+    return package.LLMatcher(vocabulary, package.LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
+
+
+class _Vocabulary:
+    """Tokens as llguidance reads them; without a text, a token is never allowed."""
+
+    eos_token_id = bos_token_id = None
+    special_token_ids = ()
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokens: Sequence[bytes]) -> None:
+        self.tokens = tokens
+
+    def __call__(self, text: str) -> Ids:
+        return []  # asked only where tokens are forced
+
+
+@lru_cache(maxsize=1)
+def _vocabulary_of_bytes() -> Any:
+    return library().LLTokenizer(_Vocabulary([bytes([byte]) for byte in range(256)]), slices=[])
+
+
+@lru_cache(maxsize=4)
+def _vocabulary_of(tokenizer: Tokenizer, ends: frozenset[int]) -> Any:
+    """Return the tokens after other tokens, and after them those at the beginning of a text."""
+    texts = token_texts(tokenizer).without(ends)
+    return library().LLTokenizer(_Vocabulary([*texts.inner, *texts.first]), slices=[])
 
 
 @lru_cache(maxsize=8)
-def guide_of(automaton: Automaton, tokenizer: Tokenizer, ends: frozenset[int]) -> Guide:
+def guide_of(pattern: str, tokenizer: Tokenizer, ends: frozenset[int]) -> Guide:
     """Return a cached Guide, or build it."""
-    return Guide(automaton, tokenizer, ends)
+    return Guide(pattern, tokenizer, ends)
 
 
 class Guide:
-    """Masks of the tokens allowed after the ids written so far. States and masks are cached."""
+    """Masks of the tokens allowed after the ids written so far.
 
-    def __init__(self, automaton: Automaton, tokenizer: Tokenizer, ends: Collection[int]) -> None:
+    `first` is True for a text at the beginning, before which nothing visible was written. `lock` guards the matchers,
+    as searches in several threads may share a guide.
+    """
+
+    def __init__(self, pattern: str, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         """Raise UsageError if the tokenizer cannot write any match, or has no token to end one."""
-        texts = token_texts(tokenizer)
-        self.automaton, self.tokenizer, self.ends = automaton, tokenizer, frozenset(ends)
+        texts = token_texts(tokenizer).without(ends)
+        self.pattern, self.tokenizer, self.ends = pattern, tokenizer, ends
         self.inner, self.first = texts.inner, texts.first
-        inner = Pieces(texts.inner, automaton, self.ends)
-        self.pieces = {
-            False: inner,
-            True: inner if texts.first is texts.inner else Pieces(texts.first, automaton, self.ends),
-        }
-        self.live, self.most = _live(automaton, inner)
-        self.states: dict[tuple[bool, tuple[int, ...]], State] = {}
-        self.masks: dict[State, Tensor] = {}
-        self.needed: dict[State, Numbers] = {}
-        self.lock = Lock()  # guards the caches, as searches in several threads may share a guide
+        self.longest = max(1, *(len(text.decode(errors="ignore")) for text in (*texts.inner, *texts.first)))
+        self.spellings = {first: _spellings(texts, first) for first in (True, False)}
+        self.prefixes = _prefixes(texts)
+        self.vocabulary = _vocabulary_of(tokenizer, ends)
+        self.matchers: dict[tuple[bool, int | None], tuple[Any, Ids]] = {}
+        self.lock = Lock()
         if not any(self.can_begin(first) for first in (True, False)):
             raise UsageError("no allowed text can be written with this vocabulary")
-        extensible = automaton.accepts & (automaton.table != DEAD).any(axis=1)
-        if not self.ends and extensible.any():
+        if not ends and _opens(pattern, f"(?:{EDGES.sub('', pattern)})(?s:.+)"):
             raise UsageError(
                 "a complete text may be the beginning of a longer one, but the tokenizer has no end token; "
                 "list the end tokens in `ends`"
             )
 
-    def __reduce__(self) -> tuple[Callable[..., Guide], tuple[Automaton, Tokenizer, frozenset[int]]]:
-        """Copy and pickle only the definition, as masks and states are derived."""
-        return guide_of, (self.automaton, self.tokenizer, self.ends)
+    def __reduce__(self) -> tuple[Callable[..., Guide], tuple[str, Tokenizer, frozenset[int]]]:
+        """Copy and pickle only the definition, as matchers are derived."""
+        return guide_of, (self.pattern, self.tokenizer, self.ends)
 
     def can_begin(self, first: bool) -> bool:
-        """True if a match can start at the beginning of the text (`first`) or after a prompt."""
-        return bool(self.allowed(State(START, first=first)).any())
-
-    def writes(self, text: str, first: bool) -> bool:
-        """True if tokens can spell `text`, at the beginning (`first`) or after a prompt."""
-        data, reached = text.encode(), {0}
-        for start in range(len(data)):
-            pieces = self.pieces[first and start == 0]
-            if start in reached:
-                ends = range(start + 1, min(start + pieces.longest, len(data)) + 1)
-                reached.update(end for end in ends if data[start:end] in pieces.spellings)
-        return len(data) in reached
+        """True if tokens can write a match at the beginning of the text (`first`) or after a prompt."""
+        return _opens(self.pattern, self.spellings[first])
 
     def visible(self, ids: Iterable[int]) -> bool:
         """True if any of the tokens decodes to text."""
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
-    def state(self, first: bool, ids: Sequence[int]) -> State:
-        """Return the state after the written `ids`; prefixes are cached, so appending a token takes one step."""
-        known, whole = self.states, tuple(ids)
-        if (first, whole) in known:
-            return known[first, whole]
-        before = known.get((first, whole[:-1]))
-        rest = whole[-1:]
-        if before is None:
-            before, rest = State(START, first=first), whole
-        for id_ in rest:
-            before = self.step(before, id_)
-        return _kept(known, (first, whole), before, MOST_PREFIXES)
+    def writes(self, text: str, first: bool) -> bool:
+        """True if tokens can spell `text`, at the beginning (`first`) or after a prompt."""
+        return _opens(literal(text), self.spellings[first])
 
-    def step(self, state: State, id_: int) -> State:
-        """Return the state after one more token; its place is DEAD if no match can follow."""
-        if id_ in self.ends:
-            return state._replace(ended=True)
-        if state.place == DEAD or not self.visible([id_]):
-            return state
-        text = (self.first if state.first else self.inner)[id_]
-        parts = split(state.partial + text)
-        place = DEAD if parts is None else self.automaton.next(state.place, parts[0])
-        return State(place, b"" if parts is None else parts[1])
+    def needs(self, first: bool) -> int:
+        """Return a lower bound on the tokens of a match."""
 
-    def allowed(self, state: State) -> Tensor:
-        """Return the mask of allowed next tokens, bool [vocab]. In the DEAD state, only end tokens are allowed."""
-        if state not in self.masks:
-            flags = np.zeros(len(self.inner), dtype=np.bool_)
-            if not state.ended:
-                flags |= self._inside_character(state) if state.partial else self._at_boundary(state)
-                flags[list(self.ends)] = self.complete(state) or state.place == DEAD
-            return _kept(self.masks, state, torch.from_numpy(flags), max(16, MOST_BYTES // len(flags)))
-        return self.masks[state]
+        def fits(tokens: int) -> bool:
+            return _opens(self.pattern, self.spellings[first], _at_most(tokens * self.longest))
 
-    def complete(self, state: State) -> bool:
+        return bisect_left(range(LONGEST), True, key=fits)
+
+    def complete(self, first: bool, ids: Sequence[int]) -> bool:
         """True if the written text matches."""
-        return bool(self.automaton.accepts[state.place]) and not state.partial
+        matcher = self._matcher(first, self._read(first, ids)[0], None)
+        return matcher is not None and bool(matcher.is_accepting())
 
-    def in_time(self, state: State, left: int) -> Tensor:
-        """Return the mask of next tokens that allow a match within `left` tokens, the next token included."""
-        allowed = self.allowed(state)
-        if left > self.most:
-            return allowed
-        if state not in self.needed:
-            _kept(self.needed, state, self._needed_after(state), max(16, MOST_BYTES // 4 // len(allowed)))
-        soon = self.needed[state] < left
-        soon[list(self.ends)] = True
-        return allowed & torch.from_numpy(soon)
+    def allowed(self, first: bool, ids: Sequence[int], left: int | None = None) -> Tensor:
+        """Return the mask of allowed next tokens, bool [vocab].
 
-    def needs(self, state: State) -> int:
-        """Return the minimum number of tokens to complete a match; FAR if impossible."""
-        if self.complete(state):
-            return 0
-        if state.partial:
-            return self._completing(state)
-        after = self._needed_after(state)[self.allowed(state).numpy()]
-        return int(after.min(initial=FAR)) + 1
-
-    def _needed_after(self, state: State) -> Numbers:
-        """Return the number of tokens needed to complete a match after each token, [vocab]."""
-        needed = np.full(len(self.inner), FAR, dtype=np.int32)
-        if state.partial:
-            for id_ in self.pieces[False].continuing:
-                needed[id_] = self._completing(self.step(state, id_))
-            return needed
-        pieces = self.pieces[state.first]
-        places = pieces.places(state.place)
-        needed[pieces.whole] = self.steps[places[pieces.whole]]
-        for id_ in pieces.partial[0].tolist():
-            cut = pieces.cut[id_]
-            needed[id_] = self._completing(State(int(places[id_]), b"" if cut is None else cut[1]))
-        return needed
-
-    def _completing(self, state: State) -> int:
-        """Return the number of tokens needed to complete the current character, if incomplete, and then a match."""
-        if not state.partial:
-            return int(self.steps[state.place])
-        targets = self.automaton.table[state.place, self.pieces[False].classes_of(state.partial)]
-        return length_of(state.partial[0]) - len(state.partial) + int(self.steps[targets].min())
-
-    @cached_property
-    def steps(self) -> Numbers:
-        """Number of tokens needed to complete a match from each state, [states]; FAR if impossible.
-
-        A character that is not a token counts as one token per byte.
+        If at most `left` tokens may follow, a match must remain reachable in as many characters, where there is one.
+        End tokens are allowed after a match, and where no other token is.
         """
-        pieces, table = self.pieces[False], self.automaton.table
-        sources, targets = pieces.leads
-        edges = [np.stack((sources, targets, np.ones_like(sources)))]
-        if pieces.by_bytes:
-            classes, costs = pieces.byte_classes
-            places, columns = np.nonzero(table[:, classes] != DEAD)
-            edges.append(np.stack((places.astype(np.int32), table[places, classes[columns]], costs[columns])))
-        sources, targets, costs = np.concatenate(edges, axis=1)
-        steps = np.where(self.automaton.accepts, 0, FAR).astype(np.int32)
-        while True:
-            nearer = steps.copy()
-            np.minimum.at(nearer, sources, np.minimum(steps[targets] + costs, FAR))
-            if (nearer == steps).all():
-                return steps
-            steps = nearer
+        if not self.ends.isdisjoint(ids):
+            return torch.zeros(len(self.inner), dtype=torch.bool)
+        tokens, characters = self._read(first, ids)
+        limits: list[int | None] = [None]
+        if left is not None and left <= CLOSING:
+            limits = [(characters + left) // STEP * STEP, characters + left, None]
+        for limit in limits:
+            flags, complete = self._mask(first, tokens, limit)
+            if complete or flags.any():
+                break
+        flags[list(self.ends)] = complete or not flags.any()
+        return torch.from_numpy(flags)
 
-    def _at_boundary(self, state: State) -> Flags:
-        """Return the mask of allowed tokens at a character boundary."""
-        pieces = self.pieces[state.first]
-        places = pieces.places(state.place)
-        flags = self.live[places] & pieces.whole
-        ids, completing = pieces.partial
-        flags[ids] = (self.live[self.automaton.table[places[ids]]] & completing).any(axis=1)
-        return flags
+    def _mask(self, first: bool, tokens: Ids, limit: int | None) -> tuple[Flags, bool]:
+        """Return the tokens that lead to a match of at most `limit` characters, and True if the text is a match."""
+        size = len(self.inner)
+        matcher = self._matcher(first, tokens, limit)
+        if matcher is None:
+            return np.zeros(size, dtype=np.bool_), False
+        begins = size if first and not tokens else 0
+        flags, complete = _bits(matcher)[begins : begins + size], bool(matcher.is_accepting())
+        self._check(first, limit)
+        for id_ in self.prefixes.intersection(np.flatnonzero(flags).tolist()):
+            flags[id_] = self._lives(matcher, begins + id_)
+        return flags, complete
 
-    def _inside_character(self, state: State) -> Flags:
-        """Return the mask of allowed tokens inside a character."""
-        flags = np.zeros(len(self.inner), dtype=np.bool_)
-        pieces = self.pieces[False]
-        for id_ in pieces.continuing:
-            after = self.step(state, id_)
-            follows = (
-                self.automaton.table[after.place, pieces.classes_of(after.partial)] if after.partial else after.place
-            )
-            flags[id_] = self.live[follows].any()
-        return flags
+    def _lives(self, matcher: Any, token: int, depth: int = 3) -> bool:
+        """True if more tokens can follow a prefix of others, or the text is a match then."""
+        after = matcher.deep_copy()
+        after.consume_token(token)
+        allowed = {*np.flatnonzero(_bits(after)[: len(self.inner)]).tolist()}
+        if after.is_accepting() or not depth or not allowed <= self.prefixes:
+            return True
+        return any(self._lives(after, id_, depth - 1) for id_ in allowed)
+
+    def _read(self, first: bool, ids: Sequence[int]) -> tuple[Ids, int]:
+        """Return the visible tokens as the vocabulary numbers them, and the characters of their text."""
+        tokens, data = Ids(), b""
+        for id_ in ids:
+            if self.visible([id_]):
+                begins = first and not tokens
+                tokens.append(id_ + len(self.inner) * begins)
+                data += (self.first if begins else self.inner)[id_]
+        return tokens, len(data.decode(errors="ignore"))
+
+    def _matcher(self, first: bool, tokens: Ids, limit: int | None) -> Any:
+        """Return the matcher after the tokens, of matches of at most `limit` characters; None if none can follow."""
+        if (first, limit) not in self.matchers:
+            if len(self.matchers) >= MOST_MATCHERS:
+                self.matchers.pop(next(iter(self.matchers)))
+            limits = [] if limit is None else [_at_most(limit)]
+            matcher = _compiled(self.vocabulary, self.pattern, self.spellings[first], *limits)
+            self.matchers[first, limit] = matcher, Ids()
+        matcher, done = self.matchers[first, limit]
+        pairs = enumerate(zip(done, tokens, strict=False))
+        common = next((place for place, (old, new) in pairs if old != new), min(len(done), len(tokens)))
+        matcher.rollback(len(done) - common)
+        whole = matcher.validate_tokens(tokens[common:]) == len(tokens) - common
+        self.matchers[first, limit] = matcher, tokens if whole else tokens[:common]
+        if whole:
+            matcher.consume_tokens(tokens[common:])
+        else:
+            self._check(first, limit)
+        return matcher if whole else None
+
+    def _check(self, first: bool, limit: int | None) -> None:
+        """Forget a matcher that cannot continue. Raise UsageError if its work was too much."""
+        fault = self.matchers[first, limit][0].get_error()
+        if fault:
+            self.matchers.pop((first, limit))
+        if fault and "NoExtension" not in fault:
+            raise UsageError(f"a pattern in generate.logits is too large: {on_one_line(fault.splitlines()[0], 200)}")
 
 
-def _live(automaton: Automaton, pieces: Pieces) -> tuple[Flags, int]:
-    """Return the states from which tokens can complete a match, and an upper bound on the tokens needed.
-
-    The bound assumes one token per character or byte; it is FAR if some state needs longer tokens.
-    """
-    by_token = automaton.distances(automaton.accepts, pieces.single)
-    by_letter = automaton.distances(automaton.accepts, pieces.letters)
-    everywhere = automaton.distances(automaton.accepts, np.ones(automaton.table.shape[1], dtype=np.bool_))
-    live = by_letter < FAR
-    if (live == (everywhere < FAR)).all():
-        plain = (live == (by_token < FAR)).all()
-        most = by_token[live].max() if plain else by_letter[live].max() * LONGEST
-        return live, int(most) + (LONGEST - 1 if pieces.by_bytes else 0)  # plus the rest of an incomplete character
-    return distances(live, *pieces.leads) < FAR, FAR
+def _words(texts: Iterable[bytes]) -> tuple[set[str], set[str]]:
+    """Return the characters that are tokens, and the tokens with other characters."""
+    words = {text.decode(errors="ignore") for text in texts}
+    signs = {word for word in words if len(word) == 1}
+    return signs, {word for word in words if not signs.issuperset(word)}
 
 
-def _kept(cache: dict[Key, Value], key: Key, value: Value, most: int) -> Value:
-    """Store a value in the cache, evicting the oldest entries beyond `most`. Return the value."""
-    while len(cache) >= most:
-        cache.pop(next(iter(cache)))
-    cache[key] = value
-    return value
+def _spellings(texts: TokenTexts, first: bool) -> str:
+    """Return the pattern of all texts that tokens can spell, at the beginning (`first`) or after a prompt."""
+    if len({text for text in texts.inner if len(text) == 1}) == 256:
+        return "(?s:.*)"
+    signs, words = _words(texts.inner)
+    every = "|".join([*map(literal, words), *([f"[{''.join(map(literal, signs))}]"] if signs else [])])
+    if not first:
+        return f"(?:{every})*"
+    words = {text.decode(errors="ignore") for text in texts.first} - {""}
+    starts = (one for one in words if len(one) == 1 or one[0] not in words or not signs.issuperset(one[1:]))
+    return f"(?:(?:{'|'.join(map(literal, starts))})(?:{every})*)?"
+
+
+def _prefixes(texts: TokenTexts) -> frozenset[int]:
+    """Return the tokens that are prefixes of others, if the vocabulary may be unable to write the rest."""
+    if not _words(texts.inner)[1]:
+        return frozenset()
+    order = sorted({*texts.inner, *texts.first})
+    found = {text for text, longer in pairwise(order) if longer.startswith(text)}
+    return frozenset(id_ for id_, pair in enumerate(zip(texts.inner, texts.first, strict=True)) if found & {*pair})
+
+
+def _bits(matcher: Any) -> Flags:
+    """Return the tokens that a matcher allows next."""
+    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little").astype(np.bool_)
+
+
+def _opens(*patterns: str) -> bool:
+    """True if some text matches all patterns."""
+    matcher = _compiled(_vocabulary_of_bytes(), *patterns)
+    matcher.compute_bitmask()
+    return not matcher.is_error()
+
+
+def _at_most(characters: int) -> str:
+    return f"(?s:.{{0,{characters}}})"

@@ -28,6 +28,12 @@ class TokenTexts:
     inner: Texts
     first: Texts
 
+    def without(self, ids: Collection[int]) -> TokenTexts:
+        """Return the texts with none for some tokens."""
+        return TokenTexts(
+            *([b"" if id_ in ids else text for id_, text in enumerate(one)] for one in (self.inner, self.first))
+        )
+
 
 @lru_cache(maxsize=4)
 def token_texts(tokenizer: Tokenizer) -> TokenTexts:

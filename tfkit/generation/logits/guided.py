@@ -4,28 +4,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn import functional
 
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.automaton import Automaton, automaton_of, automaton_of_texts
-from tfkit.generation.constraint.guide import State, guide_of
+from tfkit.generation.constraint.guide import check_pattern, guide_of, literal
 from tfkit.generation.logits.base import NEVER, LogitsRule
 from tfkit.generation.tokens import Texts, Tokens, before_text, breaks_of, end_ids
 
 
 class Guided(LogitsRule):
-    """logit = -inf for tokens that cannot lead to an allowed text within max_new_tokens.
+    """logit = -inf for tokens that cannot lead to an allowed text.
 
     The text is the decoded output after the prompt, without special tokens. End tokens are allowed after a complete
-    text; without an end token, the text ends when no token is allowed.
+    text; without an end token, the text ends when no token is allowed. The last 64 tokens before max_new_tokens are
+    used only if the rest of an allowed text has at most as many characters, if there is one.
     """
 
     constrains: ClassVar[bool] = True
@@ -37,13 +38,13 @@ class Guided(LogitsRule):
 
     config: Config
 
-    def automaton(self) -> Automaton:
-        """Return the automaton of the allowed texts."""
-        raise NotImplementedError(f"{type(self).__name__} has no automaton")
+    def pattern(self) -> str:
+        """Return the pattern of the allowed texts."""
+        raise NotImplementedError(f"{type(self).__name__} has no pattern")
 
     def bind(self, tokenizer: Tokenizer) -> None:
         self.breaks = breaks_of(tokenizer)
-        self.guide = guide_of(self.automaton(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
+        self.guide = guide_of(self.pattern(), tokenizer, frozenset(end_ids(self.config.ends, tokenizer)))
 
     def check_begin(self, first: bool) -> None:
         """Raise UsageError if no allowed text can start at the beginning (`first`) or after a prompt."""
@@ -61,10 +62,9 @@ class Guided(LogitsRule):
 
     def check(self, prompt: Sequence[int], room: int) -> None:
         with self.guide.lock:
-            state = self._state(prompt, ())
-            self.check_begin(state.first)
-            if not self.guide.in_time(state, room).any():
-                needs = self.guide.needs(state)
+            first = self._first(prompt)
+            self.check_begin(first)
+            if (needs := self.guide.needs(first)) > room:
                 raise UsageError(
                     f"generate.logits: {self.part_name}: the shortest allowed text takes {needs} tokens, but the "
                     f"limit is {room}; raise max_new_tokens"
@@ -72,11 +72,11 @@ class Guided(LogitsRule):
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
         with self.guide.lock:
-            return self.guide.complete(self._state(prompt, ids))
+            return self.guide.complete(self._first(prompt), ids)
 
-    def _state(self, prompt: Sequence[int], written: Sequence[int]) -> State:
-        """Return the state after the written tokens."""
-        return self.guide.state(not self.guide.visible(before_text(prompt, self.breaks)), written)
+    def _first(self, prompt: Sequence[int]) -> bool:
+        """True if nothing visible precedes the text."""
+        return not self.guide.visible(before_text(prompt, self.breaks))
 
     def forward(self, logits: Tensor, ids: Tensor, new: Tensor) -> Tensor:
         return self.within(logits, ids, new, None)
@@ -86,15 +86,16 @@ class Guided(LogitsRule):
         rows = []
         with self.guide.lock:
             for text, count, most in zip(ids.tolist(), new.tolist(), room, strict=True):
-                state = self._state(text[: len(text) - count], text[len(text) - count :])
-                rows.append(self.guide.allowed(state) if most is None else self.guide.in_time(state, most))
+                start = len(text) - count
+                rows.append(self.guide.allowed(self._first(text[:start]), text[start:], most))
         allowed = torch.stack(rows).to(logits.device)
         beyond = logits.shape[1] - allowed.shape[1]  # the model's vocabulary may be padded beyond the tokenizer's
         return logits.masked_fill(~functional.pad(allowed, (0, beyond)), NEVER)
 
 
 def _compiles(pattern: str) -> str:
-    automaton_of(pattern)
+    with contextlib.suppress(UsageError):  # a missing library is reported when the rule is bound
+        check_pattern(pattern)
     return pattern
 
 
@@ -102,39 +103,37 @@ def _compiles(pattern: str) -> str:
 class Regex(Guided):
     """logit = -inf for tokens after which the whole text cannot match (Willard and Louf 2023, arXiv 2307.09702).
 
-    The pattern is in the regular subset of Python's `re`: no backreferences, no lookahead or lookbehind.
+    Needs the extra `constrain` (the library llguidance).
     """
 
     class Config(Guided.Config):
         pattern: Annotated[str, AfterValidator(_compiles)] = Field(
-            description="regular expression for the whole text, as in Python's re.fullmatch"
+            description="pattern of the whole text, in Python's syntax without lookaround, backreferences and {,n}; "
+            "sets and classes as in the regex library of Rust"
         )
 
     config: Config
 
-    def automaton(self) -> Automaton:
-        return automaton_of(self.config.pattern)
+    def pattern(self) -> str:
+        return self.config.pattern
 
 
 @register("logits", "choices")
 class Choices(Guided):
-    """logit = -inf for tokens that lead to none of the texts, using a trie (De Cao et al. 2021, arXiv 2010.00904)."""
+    """logit = -inf for tokens that lead to none of the texts (De Cao et al. 2021, arXiv 2010.00904).
+
+    Needs the extra `constrain` (the library llguidance).
+    """
 
     class Config(Guided.Config):
         choices: Texts = Field(
             description="the allowed texts as they follow the prompt, including a leading space if there is one"
         )
 
-        @field_validator("choices")
-        @classmethod
-        def _compile(cls, choices: tuple[str, ...]) -> tuple[str, ...]:
-            automaton_of_texts(choices)
-            return choices
-
     config: Config
 
-    def automaton(self) -> Automaton:
-        return automaton_of_texts(self.config.choices)
+    def pattern(self) -> str:
+        return "|".join(map(literal, self.config.choices))
 
     def bind(self, tokenizer: Tokenizer) -> None:
         super().bind(tokenizer)
