@@ -209,8 +209,8 @@ def _rank(case: GrammaticalCase, rank: int, description: Description, noun: Noun
 # Prices
 
 
-def _amount(whole: int, currency: tuple[Noun, Noun]) -> Pair:
-    return _counted(NOMINATIVE, whole, (), currency[0])
+def _amount(whole: int, currency: tuple[Noun, Noun], case: GrammaticalCase = NOMINATIVE) -> Pair:
+    return _counted(case, whole, (), currency[0])
 
 
 def _full_amount(whole: int, part: int, currency: tuple[Noun, Noun]) -> Pair:
@@ -219,20 +219,15 @@ def _full_amount(whole: int, part: int, currency: tuple[Noun, Noun]) -> Pair:
     return f"{english} and {small[0]}", f"{german} und {small[1]}"
 
 
-def _cost_amount(whole: int, currency: tuple[Noun, Noun]) -> Pair:
-    """Phrase a price after "kosten", which governs the accusative: "kostet einen Euro"."""
-    return _counted(ACCUSATIVE, whole, (), currency[0])
-
-
 def _cost(description: Description, noun: Noun, whole: int, currency: tuple[Noun, Noun]) -> Pair:
-    english, german = _cost_amount(whole, currency)
+    english, german = _amount(whole, currency, ACCUSATIVE)  # "kostet einen Euro"
     article, ending = NOMINATIVE.the[noun.gender]
     goods = joined(article, _german_words(description, ending), noun.german_one)
     return joined("the", _english_words(description), noun.one, "costs", english), f"{goods} kostet {german}"
 
 
 def _cost_of_many(count: int, description: Description, noun: Noun, whole: int, currency: tuple[Noun, Noun]) -> Pair:
-    english, german = _cost_amount(whole, currency)
+    english, german = _amount(whole, currency, ACCUSATIVE)
     # the adjective has the weak ending after "die": "drei rote Äpfel", but "die drei roten Äpfel"
     goods = joined("die", german_count(count), _german_words(description, "en"), noun.german_many)
     english = joined("the", number_in_english(count), _english_words(description), noun.many, "cost", english)
@@ -346,9 +341,7 @@ MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
 
 
 def _shares(total: int) -> list[int]:
-    """Divide a total evenly among the kinds. Raise ValueError if it is negative."""
-    if total < 0:
-        raise ValueError(f"the number of phrases must not be negative, got {total}")
+    """Divide a total evenly among the kinds."""
     return [total // len(KINDS) + (position < total % len(KINDS)) for position in range(len(KINDS))]
 
 
@@ -363,9 +356,7 @@ def _quotas(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
-    """Draw distinct phrases of a kind, shuffled, with core phrases last. Raise ValueError if the kind has too few."""
-    if count > KIND_SIZES[kind]:
-        raise ValueError(f"only {KIND_SIZES[kind]} distinct phrases of kind {kind!r} exist, not {count}")
+    """Draw distinct phrases of a kind, shuffled, with core phrases last."""
     families = _FAMILIES[kind]
     drawn = []
     for family, quota in zip(families, _quotas([family.size for family in families], count), strict=True):
@@ -375,13 +366,8 @@ def _draw(kind: str, count: int, rng: random.Random) -> list[Phrase]:
     return [Phrase(*family.pair(index), kind) for family, index in drawn]
 
 
-def phrases(count: int, seed: int) -> list[Phrase]:
-    """Return `count` phrases with distinct English, balanced by kind. Raise ValueError if a kind has too few."""
-    return split(count, 0, 0, seed)[0]
-
-
 def split(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], list[Phrase], list[Phrase]]:
-    """Return three disjoint lists of phrases, each balanced by kind. Raise ValueError if a kind has too few."""
+    """Return three disjoint lists of phrases with distinct English, each balanced by kind; MOST bounds their sum."""
     rng = random.Random(seed)
     parts: tuple[list[Phrase], list[Phrase], list[Phrase]] = ([], [], [])
     for kind, *counts in zip(KINDS, _shares(train), _shares(valid), _shares(test), strict=True):
