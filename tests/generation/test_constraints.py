@@ -138,7 +138,7 @@ def test_drawn_tokens_match(kind: str) -> None:
         guide = Guide(pattern, tokenizer, frozenset({end}))
         for prompt in ([], [visible]):
             first = not prompt
-            for _ in range(12 if guide.can_begin(first) else 0):
+            for _ in range(12 if guide.begins[first] else 0):
                 ids: list[int] = []
                 while len(ids) < 30 and ids[-1:] != [end]:
                     allowed = guide.allowed(first, ids, 30 - len(ids)).nonzero()[:, 0].tolist()

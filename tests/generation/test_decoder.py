@@ -27,10 +27,7 @@ from tfkit.functional.ways import WAYS, Transposed, available
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
 from tfkit.generation.products import Int8, check_quantized
-from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
-from tfkit.generation.strategy import Greedy
-from tfkit.generation.streaming import final_tokens
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.recipe.load import load_recipe
@@ -125,13 +122,6 @@ def distance(a: Tensor, b: Tensor) -> float:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
-@pytest.mark.parametrize("name", [*LAYERS, "pair"])
-def test_copies_give_what_the_weights_give(name: str, rows: int) -> None:
-    model = pair() if name == "pair" else decoder(name)
-    assert distance(steps(model, rows), steps(model, rows, copied=False)) < 1e-6
-
-
-@pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", [*LAYERS, "pair"])
 def test_every_way_to_multiply_gives_the_same(name: str, way: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +187,6 @@ def test_decoders_of_one_model_live_side_by_side() -> None:
             for quantize, stepper in steppers.items():
                 assert torch.equal(stepper.logits(), expected[quantize][:, step])
                 stepper.append(ids(2, 9)[:, 5 + step])
-
-
-def test_a_plain_call_between_two_pieces_of_a_stream_in_int8() -> None:
-    model = decoder()
-    plain = model(input_ids=ids(2)).logits
-    tokens = final_tokens(Greedy(Greedy.Config()), prepare(model, [[1, 2, 3]], 6, decoder=StepDecoder(model, "int8")))
-    for _ in tokens:
-        assert torch.equal(model(input_ids=ids(2)).logits, plain)
 
 
 @pytest.mark.parametrize("name", ["plain", "experts"])
@@ -480,14 +462,6 @@ def test_the_loss_of_a_head_with_its_own_forward() -> None:
     head: Any = decoder().head
     head.__class__, hidden, targets = Cooled, torch.randn(6, 32), ids(1, 6)[0]
     torch.testing.assert_close(head.loss(hidden, targets), F.cross_entropy(head(hidden), targets, reduction="sum"))
-
-
-def test_a_search_in_int8() -> None:
-    model = decoder()
-    kept = StepDecoder(model, "int8")
-    plain, small = (best(model, [[1, 2, 3]], 4, decoder=decoder) for decoder in (None, kept))
-    assert len(plain[0]) == len(small[0]) == 4
-    assert kept.bytes > 0
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -9,7 +9,7 @@ from tfkit.components.mixer import Mixer
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.generation.rules import Rules
-from tfkit.generation.stepper import Stepper, evaluating, most_positions
+from tfkit.generation.stepper import Stepper, most_positions
 from tfkit.generation.stop import EndToken
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
@@ -82,23 +82,6 @@ def test_sources_of_unlike_length_are_translated_as_each_alone(position: str) ->
     expected = [alone(net, [1], 9, 0, source) for source in SOURCES]
     assert best(net, start, 9, ending(0), sources=SOURCES) == expected
     assert best(net, start, 9, ending(0), sources=SOURCES, use_cache=False) == expected
-
-
-@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
-def test_cached_logits_equal_full_ones(kind: str) -> None:
-    net = model(kind, "rotary" if kind == "decoder" else "sinusoidal")
-    sources = SOURCES if kind == "encoder_decoder" else None
-    with evaluating(net):
-        cached, full = (Stepper(net, PROMPTS, sources, use_cache) for use_cache in (True, False))
-        assert cached.state is not None and full.state is None
-        for number in range(6):
-            torch.testing.assert_close(cached.logits(), full.logits(), rtol=0, atol=1e-5)
-            rows = cached.rows
-            for stepper in (cached, full):
-                stepper.append(torch.arange(rows) + number)
-            if number == 2:
-                for stepper in (cached, full):
-                    stepper.keep(torch.tensor([2, 0]))
 
 
 def test_finished_rows_leave_the_batch_and_change_nothing() -> None:

@@ -140,11 +140,6 @@ def test_a_rule_does_what_it_says_to_each_row_alone(
     assert not torch.equal(out, logits)  # the rows are such that every rule has something to do
 
 
-def test_an_ngram_longer_than_the_text_forbids_nothing(tokenizer: Tokenizer) -> None:
-    logits, ids, new = batch(ROWS)
-    assert torch.equal(built(tokenizer, "no_repeat_ngram", size=99).forward(logits, ids, new), logits)
-
-
 @looped(
     ("name", "options", "message"),
     [

@@ -182,11 +182,6 @@ def test_one_logit_that_is_no_number_is_enough(tokenizer: Tokenizer) -> None:
             best(net, [[4, 5]], 5, searched(tokenizer, [], []), strategy, seed=1)
 
 
-def test_what_is_no_token_can_be_named_by_no_rule(tokenizer: Tokenizer) -> None:
-    with pytest.raises(UsageError, match="no token has id 12; ids are 0 to 11"):
-        searched(tokenizer, [{"type": "forced", "tokens": [12]}], [])
-
-
 def test_a_rule_of_ones_own(net: Model, tokenizer: Tokenizer) -> None:
     @tfkit.register("logits", "only_even")
     class OnlyEven(LogitsRule):
@@ -243,13 +238,6 @@ def test_rules_are_said_in_a_recipe() -> None:
     assert again.generate.logits == recipe.generate.logits
     assert [rule.part.part_name for rule in tfkit.load_recipe(RECIPE).generate.stop] == ["end_token"]
     assert tfkit.load_recipe(RECIPE, sets=["generate.stop=none"]).generate.stop == ()
-
-
-def test_the_resolved_recipe_keeps_the_rules(tmp_path: Path) -> None:
-    recipe = tfkit.load_recipe(RECIPE, sets=["generate.logits=[{type: forced, tokens: [a, 7]}]", "generate.stop=none"])
-    file = tmp_path / "resolved.yaml"
-    file.write_text(recipe.resolved(30), encoding="utf-8")
-    assert tfkit.load_recipe(file).generate == recipe.generate
 
 
 @looped(

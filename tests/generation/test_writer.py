@@ -269,11 +269,6 @@ def test_what_fills_masks_refuses_what_it_cannot_do(filler: Run, ask: Any, messa
         ask(filler)
 
 
-def test_an_unknown_strategy_is_answered_with_the_nearest(run: Run) -> None:
-    with pytest.raises(RecipeError, match=r"unknown strategy 'gredy'. Did you mean 'greedy'"):
-        run.generate("a", strategy="gredy")
-
-
 def test_another_run_drafts_what_a_run_writes(run: Run) -> None:
     said = {"type": "speculative", "draft": str(run.folder), "tokens": 3}
     assert run.generate(["The ", "a"], 9, strategy=said) == run.generate(["The ", "a"], 9)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def check_pattern(pattern: str) -> None:
     """Raise ValueError, with the place of the fault, for a pattern that is invalid or matches nothing."""
     if re.search(r"(?<!\\)(?:\\\\)*\\\Z", pattern):
         raise ValueError("'\\' at the end escapes nothing; write \\\\ for a literal backslash")
-    matcher = _compiled(_vocabulary_of_bytes(), pattern)
+    matcher = _compiled(library().LLTokenizer("byte"), pattern)
     matcher.compute_bitmask()
     if not matcher.is_error():
         return
@@ -73,30 +74,16 @@ def _compiled(vocabulary: Any, *patterns: str) -> Any:
     return package.LLMatcher(vocabulary, package.LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits)
 
 
-class _Vocabulary:
-    """Tokens as llguidance reads them; without a text, a token is never allowed."""
-
-    eos_token_id = bos_token_id = None
-    special_token_ids = ()
-    is_tokenizer_wrapper = True
-
-    def __init__(self, tokens: Sequence[bytes]) -> None:
-        self.tokens = tokens
-
-    def __call__(self, text: str) -> Ids:
-        return []  # asked only where tokens are forced
-
-
-@lru_cache(maxsize=1)
-def _vocabulary_of_bytes() -> Any:
-    return library().LLTokenizer(_Vocabulary([bytes([byte]) for byte in range(256)]), slices=[])
-
-
 @lru_cache(maxsize=4)
 def _vocabulary_of(tokenizer: Tokenizer, ends: frozenset[int]) -> Any:
-    """Return the tokens after other tokens, and after them those at the beginning of a text."""
+    """Return the tokens after other tokens, and after them those at the beginning of a text, as llguidance reads them.
+
+    Tokens without a text are never allowed.
+    """
     texts = token_texts(tokenizer).without(ends)
-    return library().LLTokenizer(_Vocabulary([*texts.inner, *texts.first]), slices=[])
+    tokens = SimpleNamespace(tokens=[*texts.inner, *texts.first], special_token_ids=(), is_tokenizer_wrapper=True)
+    tokens.eos_token_id = tokens.bos_token_id = None
+    return library().LLTokenizer(tokens, slices=[])
 
 
 @lru_cache(maxsize=8)
@@ -108,8 +95,8 @@ def guide_of(pattern: str, tokenizer: Tokenizer, ends: frozenset[int]) -> Guide:
 class Guide:
     """Masks of the tokens allowed after the ids written so far.
 
-    `first` is True for a text at the beginning, before which nothing visible was written. `lock` guards the matchers,
-    as searches in several threads may share a guide.
+    `first` is True for a text at the beginning, before which nothing visible was written; `begins` is True where tokens
+    can write a match. `lock` guards the matchers, as searches in several threads may share a guide.
     """
 
     def __init__(self, pattern: str, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
@@ -119,11 +106,13 @@ class Guide:
         self.inner, self.first = texts.inner, texts.first
         self.longest = max(1, *(len(text.decode(errors="ignore")) for text in (*texts.inner, *texts.first)))
         self.spellings = {first: _spellings(texts, first) for first in (True, False)}
-        self.prefixes = _prefixes(texts)
+        self.speller = {first: _compiled(library().LLTokenizer("byte"), one) for first, one in self.spellings.items()}
+        self.prefixes, self.fewest = _prefixes(texts), dict[bool, int]()
         self.vocabulary = _vocabulary_of(tokenizer, ends)
         self.matchers: dict[tuple[bool, int | None], tuple[Any, Ids]] = {}
         self.lock = Lock()
-        if not any(self.can_begin(first) for first in (True, False)):
+        self.begins = {first: _opens(pattern, one) for first, one in self.spellings.items()}
+        if not any(self.begins.values()):
             raise UsageError("no allowed text can be written with this vocabulary")
         if not ends and _opens(pattern, f"(?:{EDGES.sub('', pattern)})(?s:.+)"):
             raise UsageError(
@@ -135,17 +124,16 @@ class Guide:
         """Copy and pickle only the definition, as matchers are derived."""
         return guide_of, (self.pattern, self.tokenizer, self.ends)
 
-    def can_begin(self, first: bool) -> bool:
-        """True if tokens can write a match at the beginning of the text (`first`) or after a prompt."""
-        return _opens(self.pattern, self.spellings[first])
-
     def visible(self, ids: Iterable[int]) -> bool:
         """True if any of the tokens decodes to text."""
         return any(0 <= id_ < len(self.inner) and self.inner[id_] for id_ in ids)
 
     def writes(self, text: str, first: bool) -> bool:
         """True if tokens can spell `text`, at the beginning (`first`) or after a prompt."""
-        return _opens(literal(text), self.spellings[first])
+        speller, data = self.speller[first], list(text.encode())
+        whole = speller.validate_tokens(data) == len(data) and speller.consume_tokens(data) and speller.is_accepting()
+        speller.reset()
+        return bool(whole)
 
     def needs(self, first: bool) -> int:
         """Return a lower bound on the tokens of a match."""
@@ -153,7 +141,9 @@ class Guide:
         def fits(tokens: int) -> bool:
             return _opens(self.pattern, self.spellings[first], _at_most(tokens * self.longest))
 
-        return bisect_left(range(LONGEST), True, key=fits)
+        if first not in self.fewest:
+            self.fewest[first] = bisect_left(range(LONGEST), True, key=fits)
+        return self.fewest[first]
 
     def complete(self, first: bool, ids: Sequence[int]) -> bool:
         """True if the written text matches."""
@@ -276,7 +266,7 @@ def _bits(matcher: Any) -> Flags:
 
 def _opens(*patterns: str) -> bool:
     """True if some text matches all patterns."""
-    matcher = _compiled(_vocabulary_of_bytes(), *patterns)
+    matcher = _compiled(library().LLTokenizer("byte"), *patterns)
     matcher.compute_bitmask()
     return not matcher.is_error()
 

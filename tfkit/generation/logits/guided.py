@@ -48,7 +48,7 @@ class Guided(LogitsRule):
 
     def check_begin(self, first: bool) -> None:
         """Raise UsageError if no allowed text can start at the beginning (`first`) or after a prompt."""
-        if not self.guide.can_begin(first):
+        if not self.guide.begins[first]:
             raise self.unwritable("no allowed text can", first)
 
     def unwritable(self, what: str, first: bool) -> UsageError:
@@ -64,11 +64,15 @@ class Guided(LogitsRule):
         with self.guide.lock:
             first = self._first(prompt)
             self.check_begin(first)
-            if (needs := self.guide.needs(first)) > room:
+            if (needs := self.needs(first)) > room:
                 raise UsageError(
                     f"generate.logits: {self.part_name}: the shortest allowed text takes {needs} tokens, but the "
                     f"limit is {room}; raise max_new_tokens"
                 )
+
+    def needs(self, first: bool) -> int:
+        """Return a lower bound on the tokens of an allowed text."""
+        return self.guide.needs(first)
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
         with self.guide.lock:
@@ -141,6 +145,9 @@ class Choices(Guided):
         nowhere = [text for text in self.missing[True] if text in self.missing[False]]
         if nowhere:
             raise UsageError(f"{nowhere[0]!r} cannot be written with this vocabulary")
+
+    def needs(self, first: bool) -> int:
+        return -(-min(map(len, self.config.choices)) // self.guide.longest)
 
     def _missing(self, first: bool) -> list[str]:
         return [text for text in self.config.choices if not self.guide.writes(text, first)]
