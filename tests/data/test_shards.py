@@ -98,7 +98,8 @@ def test_a_killed_process_leaves_nothing_that_is_taken_as_whole(cache: Path, sha
     for _ in kills(lambda: shard("key", source()), share):
         ended += 1
         assert listed(shard("key", source())["text"]) == wanted
-        assert sorted(path.name for path in cache.iterdir()) == ["shard.json", "text.offsets", "text.tokens"]
+        names = {path.name for path in cache.iterdir()} - {".lock"}  # killed when the shard was complete
+        assert names == {"shard.json", "text.offsets", "text.tokens"}
         for path in cache.iterdir():
             path.unlink()
     assert ended > 10 // share
