@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import tokens
+from tfkit.contracts.cases import Case
 from tfkit.contracts.expect import expect
-from tfkit.contracts.options import D_MODEL, VOCABULARY, required
+from tfkit.contracts.options import VOCABULARY, required
 from tfkit.contracts.samples import LINES
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
@@ -32,26 +33,17 @@ def small_model(
     reads: str, head: str, vocab_size: int, beside: Mapping[str, Sequence[str]] | None = None, **head_options: object
 ) -> Model:
     """Build a two-layer model with the given head, for objectives that read `reads`, in eval mode."""
-    pair = {"shared": True} if reads == "encoder_decoder" else {}
-    model = {
-        "type": TOPOLOGY[reads],
-        "d_model": D_MODEL,
-        "num_layers": 2,
+    topology = TOPOLOGY[reads]
+    recipe = Case("model", topology, topology).recipe()
+    recipe["model"] |= {
         "vocab_size": vocab_size,
         "max_length": MAX_LENGTH,
-        "embedding": {"type": "tokens", **pair},
-        "position": "sinusoidal",
-        "layer": {
-            "residual": "pre_norm",
-            "norm": "layer_norm",
-            "attention": {"type": "multi_head", "num_heads": 2},
-            "feedforward": {"type": "mlp", "d_ff": 32},
-        },
+        "embedding": {"type": "tokens", **({"shared": True} if reads == "encoder_decoder" else {})},
         "head": {"type": head, **required("head", head), **head_options},
         "heads": {name: {"type": types[0], **required("head", types[0])} for name, types in (beside or {}).items()},
         "init": {"type": "normal", "std": 0.3},
     }
-    return build_model(load_recipe({"tfkit": 1, "model": model}).blueprint(), seed=1).eval()
+    return build_model(load_recipe(recipe).blueprint(), seed=1).eval()
 
 
 class Trial:
