@@ -46,50 +46,33 @@ def nats(logits: Tensor) -> float:
 # --- language_model ---
 
 
-def test_language_model_projects() -> None:
-    head = build("language_model", bias=True)
-    torch.testing.assert_close(head(HIDDEN), HIDDEN @ head.output.weight.T + head.output.bias)
-    assert build("language_model").output.bias is None
-
-
-def test_language_model_tied_reads_the_table() -> None:
-    table = embedding()
-    head = build("language_model", table, tied=True)
-    assert head.output.weight is table.tokens.weight
-    torch.testing.assert_close(head(HIDDEN), HIDDEN @ table.tokens.weight.T)
-
-
-def test_language_model_untied_has_its_own_weights() -> None:
-    table = embedding()
-    assert build("language_model", table).output.weight is not table.tokens.weight
-
-
-def test_language_model_reaches_a_narrow_table_by_a_projection() -> None:
-    table = embedding(d_embedding=2)
-    head = build("language_model", table, tied=True)
-    assert set(head.state_dict()) == {"projection.weight", "output.weight"}
-    torch.testing.assert_close(head(HIDDEN), HIDDEN @ head.projection.weight.T @ table.tokens.weight.T)
-    assert set(build("language_model", table).state_dict()) == {"output.weight"}
-
-
-@pytest.mark.parametrize(("scale", "factor"), [("1/sqrt_d_model", 0.5), (0.0625, 0.0625), ("sqrt_d_model", 2.0)])
-def test_language_model_scales_the_features(scale: Any, factor: float) -> None:
-    head = build("language_model", scale=scale, bias=True)
-    torch.testing.assert_close(head(HIDDEN), factor * HIDDEN @ head.output.weight.T + head.output.bias)
-
-
-def test_language_model_caps_softly() -> None:
-    head = build("language_model", softcap=0.5)
-    raw = HIDDEN @ head.output.weight.T
-    torch.testing.assert_close(head(HIDDEN), 0.5 * torch.tanh(raw / 0.5))
-    assert head(100 * HIDDEN).abs().max() <= 0.5
-
-
-@pytest.mark.parametrize("options", [{}, {"softcap": 0.5}, {"bias": True, "scale": 2.0}])
-def test_the_loss_is_that_of_the_logits(options: dict[str, Any]) -> None:
-    head = build("language_model", **options)
-    assert head.plain == ("softcap" not in options)
+@looped(
+    ("options", "factor"),
+    [
+        ({}, 1.0),
+        ({"bias": True, "scale": "1/sqrt_d_model"}, 0.5),
+        ({"scale": 0.0625}, 0.0625),
+        ({"bias": True, "scale": "sqrt_d_model"}, 2.0),
+        ({"softcap": 0.5}, 1.0),
+    ],
+)
+def test_language_model_equals_the_formula(options: dict[str, Any], factor: float) -> None:
+    head, cap = build("language_model", **options), options.get("softcap")
+    raw = factor * HIDDEN @ head.output.weight.T + (head.output.bias if "bias" in options else 0)
+    torch.testing.assert_close(head(HIDDEN), raw if cap is None else cap * torch.tanh(raw / cap))
+    assert (head.output.bias is None) == ("bias" not in options) and head.plain == (cap is None)
     assert head.loss(ROWS, TARGETS).item() == pytest.approx(nats(head(ROWS)), rel=1e-5)
+
+
+def test_language_model_tied_reads_the_table_a_narrow_one_by_a_projection() -> None:
+    for table in (embedding(), embedding(d_embedding=2)):
+        head = build("language_model", table, tied=True)
+        assert head.output.weight is table.tokens.weight
+        narrow = HIDDEN @ head.projection.weight.T if table.width == 2 else HIDDEN
+        torch.testing.assert_close(head(HIDDEN), narrow @ table.tokens.weight.T)
+        untied = build("language_model", table)
+        assert untied.output.weight is not table.tokens.weight
+        assert set(untied.state_dict()) == {"output.weight"}
 
 
 def test_a_frozen_bias_is_zero_and_never_trained() -> None:

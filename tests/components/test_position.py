@@ -148,26 +148,14 @@ def test_log_temperature_grows_in_steps(offset: int) -> None:
 def test_alibi_slopes_of_the_paper() -> None:
     assert slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
     assert slopes(16).tolist() == pytest.approx([2 ** (-i / 2) for i in range(1, 17)])
-
-
-def test_alibi_slopes_between_powers_of_two() -> None:
     assert slopes(12).tolist() == pytest.approx([2.0**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
     assert slopes(1).tolist() == [2.0**-8]
     assert slopes(3).tolist() == pytest.approx([2.0**-4, 2.0**-8, 2.0**-2])
-    assert all(len(slopes(n)) == n == len(set(slopes(n).tolist())) for n in range(1, 130))
-
-
-def test_alibi_slopes_of_the_power_above() -> None:
-    """Those of 8 heads for 6: every other one from the second on, then the rest from the first on."""
+    # those of 8 heads for 6: every other one from the second on, then the rest from the first on
     assert slopes(6, "above").tolist() == pytest.approx([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
     assert torch.equal(slopes(8, "above"), slopes(8))
-    assert all(len(slopes(n, "above")) == n == len(set(slopes(n, "above").tolist())) for n in range(1, 130))
-
-
-def test_alibi_scaled() -> None:
-    places = torch.tensor([[0, 3]]), torch.tensor([[0, 1, 5]])
-    plain, scaled = (ALiBi(ALiBi.Config(scale=scale), SHAPE).bias(*places, 4) for scale in (1.0, 0.25))
-    torch.testing.assert_close(scaled, plain / 4)
+    for kind in ((), ("above",)):
+        assert all(len(slopes(n, *kind)) == n == len(set(slopes(n, *kind).tolist())) for n in range(1, 130))
 
 
 def test_alibi_in_bfloat16_gives_nearly_the_same_weights() -> None:
@@ -184,13 +172,15 @@ def test_alibi_in_bfloat16_gives_nearly_the_same_weights() -> None:
     assert [problem.option for problem in ALiBi.Config(bfloat16=True).check(ENCODER)] == ["bfloat16"]
 
 
-def test_alibi_falls_with_distance_both_ways() -> None:
-    part = ALiBi(ALiBi.Config(), SHAPE)
+@looped("scale", [1.0, 0.25])
+def test_alibi_falls_with_distance_both_ways(scale: float) -> None:
+    part = ALiBi(ALiBi.Config(scale=scale), SHAPE)
     bias = part.bias(torch.tensor([[4, 7]]), torch.tensor([[0, 4, 9]]), 8)
     assert bias.shape == (1, 8, 2, 3)
     for head in range(8):
-        expected = [[-(2.0 ** -(head + 1)) * abs(q - k) for k in (0, 4, 9)] for q in (4, 7)]
-        assert bias[0, head].tolist() == expected
+        assert bias[0, head].tolist() == [
+            [-scale * (2.0 ** -(head + 1)) * abs(q - k) for k in (0, 4, 9)] for q in (4, 7)
+        ]
 
 
 # --- t5_bias ---
