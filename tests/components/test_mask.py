@@ -45,39 +45,33 @@ TRIANGLE = """
 1 1 1 1 .
 1 1 1 1 1
 """
-WINDOWS = {
-    "last three": (CAUSAL, {"size": 3}, "1 . . . .\n1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1"),
-    "itself": (CAUSAL, {"size": 1}, "1 . . . .\n. 1 . . .\n. . 1 . .\n. . . 1 .\n. . . . 1"),
-    "one a side": (BOTH_WAYS, {"size": 2}, "1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1\n. . . 1 1"),
-    "odd": (BOTH_WAYS, {"size": 3}, "1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1\n. . . 1 1"),
-    "itself, both ways": (BOTH_WAYS, {"size": 1}, "1 . . . .\n. 1 . . .\n. . 1 . .\n. . . 1 .\n. . . . 1"),
-    "uneven": (BOTH_WAYS, {"before": 2, "after": 1}, "1 1 . . .\n1 1 1 . .\n1 1 1 1 .\n. 1 1 1 1\n. . 1 1 1"),
-    "no end before": (BOTH_WAYS, {"after": 1}, "1 1 . . .\n1 1 1 . .\n1 1 1 1 .\n1 1 1 1 1\n1 1 1 1 1"),
-    "no end after": (BOTH_WAYS, {"before": 0}, "1 1 1 1 1\n. 1 1 1 1\n. . 1 1 1\n. . . 1 1\n. . . . 1"),
-    "before, causal": (CAUSAL, {"before": 1}, "1 . . . .\n1 1 . . .\n. 1 1 . .\n. . 1 1 .\n. . . 1 1"),
+PICTURES = {
+    "last three": (CAUSAL, "window", {"size": 3}, "1 . . . .\n1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1"),
+    "itself": (CAUSAL, "window", {"size": 1}, "1 . . . .\n. 1 . . .\n. . 1 . .\n. . . 1 .\n. . . . 1"),
+    "one a side": (BOTH_WAYS, "window", {"size": 2}, "1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1\n. . . 1 1"),
+    "odd": (BOTH_WAYS, "window", {"size": 3}, "1 1 . . .\n1 1 1 . .\n. 1 1 1 .\n. . 1 1 1\n. . . 1 1"),
+    "itself, both ways": (BOTH_WAYS, "window", {"size": 1}, "1 . . . .\n. 1 . . .\n. . 1 . .\n. . . 1 .\n. . . . 1"),
+    "uneven": (BOTH_WAYS, "window", {"before": 2, "after": 1}, "1 1 . . .\n1 1 1 . .\n1 1 1 1 .\n. 1 1 1 1\n. . 1 1 1"),
+    "no end before": (BOTH_WAYS, "window", {"after": 1}, "1 1 . . .\n1 1 1 . .\n1 1 1 1 .\n1 1 1 1 1\n1 1 1 1 1"),
+    "no end after": (BOTH_WAYS, "window", {"before": 0}, "1 1 1 1 1\n. 1 1 1 1\n. . 1 1 1\n. . . 1 1\n. . . . 1"),
+    "before, causal": (CAUSAL, "window", {"before": 1}, "1 . . . .\n1 1 . . .\n. 1 1 . .\n. . 1 1 .\n. . . 1 1"),
+    "chunk, causal": (CAUSAL, "chunk", {"size": 2}, "1 . . . .\n1 1 . . .\n. . 1 . .\n. . 1 1 .\n. . . . 1"),
+    "chunk, both ways": (BOTH_WAYS, "chunk", {"size": 2}, "1 1 . . .\n1 1 . . .\n. . 1 1 .\n. . 1 1 .\n. . . . 1"),
+    "chunk longer than the text": (CAUSAL, "chunk", {"size": 9}, TRIANGLE),
+    "dilated": (CAUSAL, "dilated", {"dilation": 2}, "1 . . . .\n. 1 . . .\n1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1"),
 }
-
-
-def test_causal() -> None:
-    assert dense([rule("causal")])[0] == drawn(TRIANGLE)
 
 
 def test_reverse_causal() -> None:
     assert dense([rule("reverse_causal")])[0] == [list(row) for row in zip(*drawn(TRIANGLE), strict=True)]
 
 
-@looped("case", sorted(WINDOWS))
-def test_window(case: str) -> None:
-    shape, options, picture = WINDOWS[case]
-    rules = [rule("causal")] * shape.causal + [rule("window", shape, **options)]
+@looped("case", sorted(PICTURES))
+def test_a_rule_and_one_query_after_a_past_see_what_is_drawn(case: str) -> None:
+    shape, name, options, picture = PICTURES[case]
+    rules = [rule("causal")] * shape.causal + [rule(name, shape, **options)]
     assert dense(rules)[0] == drawn(picture)
-
-
-@looped("case", sorted(WINDOWS))
-def test_one_query_after_a_past_sees_what_its_row_saw(case: str) -> None:
-    shape, options, picture = WINDOWS[case]
     if shape.causal:
-        rules = [rule("causal"), rule("window", shape, **options)]
         assert dense(rules, queries=1, past=4)[0] == drawn(picture)[4:]
 
 
@@ -127,19 +121,6 @@ def test_global_tokens_would_show_the_future() -> None:
     assert list(GlobalTokens.Config().check(CAUSAL)) and not list(GlobalTokens.Config().check(BOTH_WAYS))
 
 
-CHUNKS = {
-    "causal": (CAUSAL, 2, "1 . . . .\n1 1 . . .\n. . 1 . .\n. . 1 1 .\n. . . . 1"),
-    "both ways": (BOTH_WAYS, 2, "1 1 . . .\n1 1 . . .\n. . 1 1 .\n. . 1 1 .\n. . . . 1"),
-    "longer than the text": (CAUSAL, 9, TRIANGLE),
-}
-
-
-@pytest.mark.parametrize("case", sorted(CHUNKS))
-def test_chunk(case: str) -> None:
-    shape, size, picture = CHUNKS[case]
-    assert dense([rule("causal")] * shape.causal + [rule("chunk", shape, size=size)])[0] == drawn(picture)
-
-
 def test_chunks_count_from_the_first_real_token_and_in_each_segment() -> None:
     span = Span(5, 5, 0, torch.device("cpu"))
     real = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]).bool()
@@ -151,11 +132,6 @@ def test_chunks_count_from_the_first_real_token_and_in_each_segment() -> None:
     assert packed == drawn("1 . . . .\n. 1 1 . .\n. 1 1 . .\n. . . 1 .\n. . . . 1")
 
 
-def test_dilated() -> None:
-    assert dense([rule("causal"), rule("dilated", CAUSAL, dilation=2)])[0] == drawn(
-        "1 . . . .\n. 1 . . .\n1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1"
-    )
-    assert dense([rule("window", size=4), rule("dilated", dilation=2)])[0] == drawn(
-        "1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1\n. 1 . 1 .\n. . 1 . 1"
-    )
-    assert dense([rule("window", size=2), rule("dilated", dilation=1)])[0] == dense([rule("window", size=2)])[0]
+def test_dilated_in_a_window() -> None:
+    rules = [rule("window", size=4), rule("dilated", dilation=2)]
+    assert dense(rules)[0] == drawn("1 . 1 . .\n. 1 . 1 .\n1 . 1 . 1\n. 1 . 1 .\n. . 1 . 1")
