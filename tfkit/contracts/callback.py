@@ -29,7 +29,7 @@ def is_local(case: Case) -> bool:
     return not issubclass(case.part, Tracker)
 
 
-class Trial:
+class CallbackTrial:
     """The callback of the case in a simulated training run, in which weights shrink at each step."""
 
     def __init__(self, case: Case, folder: Path, step: int = 0) -> None:
@@ -77,10 +77,10 @@ class Trial:
 
 
 @contextmanager
-def tried(case: Case, step: int = 0) -> Iterator[Trial]:
+def tried(case: Case, step: int = 0) -> Iterator[CallbackTrial]:
     """Provide a trial in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        yield Trial(case, Path(folder), step)
+        yield CallbackTrial(case, Path(folder), step)
 
 
 @contract("the callback does not affect training", "built", slots=CALLBACK, when=is_local, every_option=True)
