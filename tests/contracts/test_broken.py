@@ -371,11 +371,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
     ],
     ("norm", Norm, "forward"): [
         ("shapes", lambda old, x: x.float() * 0.5, "torch.float32 for weights in torch.float64|raises"),
-        (
-            "padding",
-            lambda old, x: x / (x.pow(2).mean(dim=0, keepdim=True) + 1e-5).sqrt(),
-            "in a batch instead of alone",
-        ),
+        ("padding", lambda old, x: x / (x.pow(2).mean(dim=0, keepdim=True) + 1e-5).sqrt(), "a batch instead of alone"),
     ],
     ("head", LanguageModel, "finish"): [
         ("coordinates", lambda old, logits: logits * old.__self__.shape.d_model / 16, "at 8 times the width"),
@@ -468,11 +464,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             "'the cat sees a small house' is decoded to 'the cat sees a small hous'",
         ),
         ("batch", fits(encode_batch=pads), "has different ids in a batch and alone"),
-        (
-            "special_tokens",
-            fits(encode_batch=lambda old, texts, special=False: old(texts, True)),
-            "'<pad>' is parsed as the special token",
-        ),
+        ("special_tokens", fits(encode_batch=lambda old, texts, special=False: old(texts, True)), "the special token"),
         ("refit", lambda old, texts: old([*texts, chr(0x400 + next(COUNTER))]), "fitted to the same texts differ"),
         ("no_text", lambda old, texts: old([*texts, "abc"]), "fit accepts an empty corpus"),
         ("saved_tokenizer", fits(Backwards), "the loaded tokenizer yields different ids for"),
@@ -501,11 +493,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             ),
             "the same items and seed yield a different batch",
         ),
-        (
-            "loss",
-            loss(lambda found: Loss(found.total + next(COUNTER), found.count)),
-            "two evaluations of one batch yield",
-        ),
+        ("loss", loss(lambda found: Loss(found.total + next(COUNTER), found.count)), "evaluations of one batch yield"),
         ("loss", loss(lambda found: Loss(found.total * float("nan"), found.count)), "the loss is nan"),
         (
             "vocabularies",
@@ -519,11 +507,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             "is not encoded with its own tokenizer",
         ),
         ("loss_gradients", but(Seq2Seq, loss=forgets_the_source), "the loss does not depend on encoder"),
-        (
-            "loss_rows",
-            loss(lambda found: Loss(found.total / found.count, found.count)),
-            "items is .* in a batch, but .* one by one",
-        ),
+        ("loss_rows", loss(lambda found: Loss(found.total / found.count, found.count)), "a batch, but .* one by one"),
         ("packed_loss", Unsegmented, "the loss of . items is .* packed into a row, but .* one by one"),
         ("unusable", rows(_usable=lambda old, items, *_: items), "only empty examples: no error"),
     ],
@@ -555,11 +539,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             "validation changes decoder.embedding",
         ),
         ("observes", but(Callback, step=lambda *_: torch.rand(1)), "step changes torch's RNG"),
-        (
-            "observes",
-            but(Callback, checkpoint=lambda old, training, path: training.model.eval()),
-            "checkpoint changes the mode of",
-        ),
+        ("observes", but(Callback, checkpoint=lambda old, training, path: training.model.eval()), "the mode of"),
         ("averages", but(Ema, capabilities=frozenset()), r"after start, weights\(\) is not None; declare"),
         (
             "averages",
@@ -569,20 +549,12 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
         ("callback_state", but(Ema, load=lambda *_: None), "the state of a resumed callback differs"),
     ],
     ("schedule", Constant, "lr"): [
-        (
-            "rates",
-            lambda old, step, total, _: old.__self__.peak * (1 - 2 * step / total),
-            "step 1 of 1 has the learning rate -",
-        ),
+        ("rates", lambda old, step, total, _: old.__self__.peak * (1 - 2 * step / total), "1 has the learning rate -"),
         ("pure", but(Constant, **counted("lr", lambda calls: 0.1 / calls)), "in a second call"),
     ],
     ("metric", ExactMatch, "compare"): [
         ("built", but(ExactMatch, example={"bogus": 1}), r"the options are rejected: [\s\S]*bogus"),
-        (
-            "built",
-            but(TextMetric, __init__=failing(FileNotFoundError("wonders.txt"))),
-            f"FileNotFoundError: wonders.txt {HERE}",
-        ),
+        ("built", but(TextMetric, __init__=failing(FileNotFoundError("wonders.txt"))), f"wonders.txt {HERE}"),
         ("reads", but(TextMetric, compares="sounds"), "'sounds', which no objective declares; available: like"),
         ("reads", but(ExactMatch, from_loss=lambda *_: 0.0), "accepts the other kind of input"),
         ("perfect", lambda old, *given: 100.0 - old(*given), "score 0, but 33.*, which is better, with 1 wrong"),
@@ -621,32 +593,16 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             but(Strategy, search=lambda old, search: [WORST_FIRST for _ in search.prompts]),
             r"scores \[-1.0, -0.5\] are not in descending",
         ),
-        (
-            "candidates",
-            searches(room=lambda search: [limit + 1 for limit in search.room]),
-            "generates 5 tokens; the limit is 4",
-        ),
-        (
-            "candidates",
-            but(Greedy, check=failing(UsageError("not today"))),
-            "supports neither .*: not today; not today",
-        ),
+        ("candidates", searches(room=lambda search: [limit + 1 for limit in search.room]), "5 tokens; the limit is 4"),
+        ("candidates", but(Greedy, check=failing(UsageError("not today"))), "neither .*: not today; not today"),
         ("ruled", searches(rules=lambda search: Rules()), "which a logits rule excludes"),
-        (
-            "ruled",
-            searches(rules=lambda search: replace(search.rules, stop=())),
-            "although a stop rule ends the text after 2",
-        ),
+        ("ruled", searches(rules=lambda search: replace(search.rules, stop=())), "a stop rule ends the text after 2"),
         (
             "seeded",
             searches(Sample, streams=lambda search: [random.Random(random.random()) for _ in search.prompts]),
             "with the same seed find different texts",
         ),
-        (
-            "beside",
-            searches(Sample, streams=lambda search: [search.streams[0]] * len(search.prompts)),
-            "different texts alone than with 2 others",
-        ),
+        ("beside", searches(Sample, streams=lambda search: [search.streams[0]] * len(search.prompts)), "with 2 others"),
         (
             "stateless",
             searches(room=lambda search: search.room if search.use_cache else [1] * len(search.room)),

@@ -32,7 +32,7 @@ def stepwise(
     shift: Tensor | None = None,
     every_mask: bool = True,
     on: Any = None,
-    **more: object,
+    **more: Any,
 ) -> dict[str, Tensor]:
     """Return the outputs for [batch time] ids, decoded with a state in steps of the given sizes."""
     state, outputs, start = (on or model(case)).new_state(), [], 0
