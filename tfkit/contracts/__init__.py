@@ -17,6 +17,7 @@
 | refusals | recipes that need undeclared capabilities are refused |
 | tokenizer, corpus, objective, generation, strategy | parts outside the model |
 | optimizer, schedule, adapter, metric, callback | parts of training |
+| proving | the same comparisons on the model and texts of a run: `tfkit prove` |
 
 `verify` runs the checks and describes failures; the command is `tfkit parts --verify my_parts.py`. A check is a
 function of a `Case` that raises `Broken`. It is registered with `@contract` and runs only after its dependencies have
