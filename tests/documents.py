@@ -78,7 +78,7 @@ def words_of(block: Block) -> list[str]:
 
 
 def rewrite_outputs() -> None:
-    """Write anew what the commands of all `run` blocks print, in 100 columns."""
+    """Rewrite the output of all `run` blocks, in 100 columns."""
     for block in blocks("run"):
         with tempfile.TemporaryDirectory() as folder:
             write_files(block.document, Path(folder))

@@ -1,4 +1,4 @@
-"""What the sections of a recipe cannot do together is told by check, with its place and what would be right."""
+"""Contradictions between the sections of a recipe are reported with their place and what would be right."""
 
 from __future__ import annotations
 
@@ -133,8 +133,7 @@ decoder | generate.strategy=beam ; generate.logits={type: temperature, temperatu
     generate.logits: strategy 'beam' does not declare 'draws' (samples tokens at random), which logits 'temperature' req
 decoder | generate.strategy=contrastive ; generate.logits={type: min_p, p: 0.9} | generate.logits: strategy
 decoder | generate.strategy={type: contrastive, k: 51} | generate.strategy.k: 51 exceeds the vocabulary
-decoder | generate.strategy=sample ; generate.logits={type: top_k, k: 51} |
-    generate.logits.k: 51 exceeds the vocabulary of 50 tokens
+decoder | generate.strategy=sample ; generate.logits={type: top_k, k: 51} | generate.logits.k: 51 exceeds the vocabulary
 decoder | generate.logits=[{type: regex, pattern: a}, {type: choices, choices: b}] |
     generate.logits[1]: choices comes after regex, which already constrains the text
 decoder | data.tokenizer.special_tokens={end: none} ; generate.logits={type: min_length, tokens: 2} |
@@ -240,7 +239,7 @@ def test_the_bases_are_right(text: str) -> None:
     assert warned(text) == []
 
 
-def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
+def test_every_fault_has_its_place_and_all_are_reported_at_once() -> None:
     Path("mine.yaml").write_text(DECODER.replace("strategy: greedy", "logits: [{type: top_k, k: 60}]"))
     sets = ["train.metrics=[perplexity, rouge]", "train.freeze=[nobody]"]
     with pytest.raises(RecipeError) as caught:
@@ -254,7 +253,7 @@ def test_every_fault_has_its_place_and_all_are_told_at_once() -> None:
 
 
 def test_a_model_with_faults_is_not_held_against_the_other_sections() -> None:
-    """What follows from a fault is not told beside it."""
+    """Consequences of a fault are not reported."""
     assert faults(DECODER.replace("max_length: 16", "max_length: true")) == [
         "model.max_length: expected a whole number from 1 to 268,435,456, got true"
     ]

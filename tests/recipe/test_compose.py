@@ -375,7 +375,7 @@ def test_wrong_choices(here, chosen, expected):
         ("{model.norm: none, model.norm.eps: 3}", "options without a type cannot be merged over none"),
     ],
 )
-def test_wrong_variants_are_told_whether_chosen_or_not(here, entry, expected):
+def test_wrong_variants_are_reported_whether_chosen_or_not(here, entry, expected):
     here(mine=f"model: {{}}\nvariants: {{v: {entry}}}")
     (line,) = faults_of("mine.yaml")
     assert expected in line

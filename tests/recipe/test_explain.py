@@ -183,7 +183,7 @@ def test_what_a_change_of_type_dropped_is_listed() -> None:
         ask("model.position.theta", sets=sets)
 
 
-def test_layers_that_differ_are_told_apart() -> None:
+def test_layers_that_differ_are_separate() -> None:
     (answer,) = ask("model.layer.feedforward.d_ff").answers
     assert {entry.where: entry.value for entry in answer.entries} == {"layers 0-4, 6-10": 48, "layer 5": 16}
     masks = {answer.path: [entry.where for entry in answer.entries] for answer in ask("model.layer.mask").answers}
@@ -192,7 +192,7 @@ def test_layers_that_differ_are_told_apart() -> None:
     assert ask("model.layer.mask").note == "in addition to causal, which follows from type: decoder"
 
 
-def test_sides_that_differ_are_told_apart() -> None:
+def test_sides_that_differ_are_separate() -> None:
     (answer,) = ask("model.layer.attention.num_heads", "pair.yaml").answers
     assert {entry.where: (entry.value, entry.origin.short()) for entry in answer.entries} == {
         "encoder": (2, "pair.yaml:11:46"),

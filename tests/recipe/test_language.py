@@ -50,7 +50,7 @@ def layers(plan: StackPlan | Blueprint) -> list[LayerPlan]:
 
 
 def letters(blueprint: Blueprint) -> str:
-    """The layers in letters: those of KINDS, told apart by what they change."""
+    """The layers in letters: those of KINDS, distinguished by what they change."""
     found = ""
     for layer in layers(blueprint):
         window, wide = "window" in rules(layer), getattr(layer.sublayers[-1].config, "d_ff", 0) == 32

@@ -61,7 +61,7 @@ def test_a_part_of_a_layer() -> None:
         ("data.test.limit=2", "data.test: type is missing"),  # nothing is there by default
     ],
 )
-def test_a_wrong_option_is_told_where_it_stands(setting: str, expected: str) -> None:
+def test_a_wrong_option_is_reported_where_it_is(setting: str, expected: str) -> None:
     assert said(RECIPE, sets=[setting])[0].startswith(f"--set {setting}: {expected}")
 
 

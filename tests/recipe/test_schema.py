@@ -88,7 +88,7 @@ def patterns_are_compiled_once() -> Iterator[None]:
 
 @cache
 def schema() -> dict[str, Any]:
-    """The schema of tfkit's own parts, whatever other tests have registered."""
+    """The schema of tfkit's own parts, without those that other tests have registered."""
     with pytest.MonkeyPatch.context() as patch:
         for slot in CATALOGUES:
             parts = {name: part for name, part in REGISTRY.load(slot).items() if part.__module__.startswith("tfkit.")}

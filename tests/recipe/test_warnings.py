@@ -1,4 +1,4 @@
-"""What a recipe may say though it is seldom meant: accepted, and told with its place."""
+"""Values of a recipe that are seldom meant: accepted, with a warning that has its place."""
 
 from __future__ import annotations
 
@@ -85,6 +85,6 @@ def test_commands_print_them_on_stderr_and_continue():
 def test_training_reports_them_before_anything_else(tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
-    with pytest.warns(RecipeWarning) as told, pytest.raises(RunError):
+    with pytest.warns(RecipeWarning) as found, pytest.raises(RunError):
         tfkit.train("mine.yaml", out=tmp_path / "taken")
-    assert [str(warning.message) for warning in told] == [SAYS] and told[0].filename == __file__
+    assert [str(warning.message) for warning in found] == [SAYS] and found[0].filename == __file__

@@ -1,4 +1,4 @@
-"""`tfkit diff`: equal architectures are equal however they are written, and one change is told as one change."""
+"""`tfkit diff`: equal architectures are equal however they are written, and one change is reported as one change."""
 
 from __future__ import annotations
 

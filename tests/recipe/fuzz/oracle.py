@@ -52,7 +52,7 @@ class Mutant:
     overrides: dict[Any, Any] = field(default_factory=dict)
 
     def load(self) -> Recipe:
-        """The Recipe; the file stands in the working folder."""
+        """The Recipe; its file is written into the working folder."""
         if self.mapping is None:
             Path(FILE).write_bytes(self.text)
         source = Path(FILE) if self.mapping is None else self.mapping
