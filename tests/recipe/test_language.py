@@ -598,13 +598,3 @@ def test_r21_temperatures_multiply():
     assert twice.temperature().tolist() == [[4, 4, 4]]
     assert Placement([], places, places).temperature() is None
     assert Doubled.hooks() == {"temperature"}
-
-
-def test_r21_a_temperature_is_a_factor_on_the_scores():
-    model, ids = build(position="none"), torch.arange(5)[None]
-    twice = build({"attention": HEADS | {"scale": 2 * 4**-0.5}}, position="none")
-    twice.load_state_dict(model.state_dict())
-    plain = model(ids).hidden
-    model.stack("decoder")._stack_parts.append(Doubled(Doubled.Config(), None))  # type: ignore[arg-type]
-    torch.testing.assert_close(model(ids).hidden, twice(ids).hidden)
-    assert not torch.allclose(model(ids).hidden, plain)
