@@ -159,6 +159,12 @@ OWN: dict[str, dict[str, Any]] = {
         encoder={"layer": MARKED},
         head="language_model",
     ),
+    "layers that differ": model(
+        "decoder",
+        layers={"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}},
+        pattern=["local", "global"],
+        head="language_model",
+    ),
     "vectors": model(embedding={"type": "features", "d_input": 6}, head="hidden", vocab_size=None),
 }
 

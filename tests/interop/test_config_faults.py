@@ -13,7 +13,7 @@ import pytest
 
 from tests.interop.parity import Row
 from tests.interop.rows import ROWS
-from tests.sampling import each
+from tests.sampling import each, looped
 from tfkit.core.errors import DataError, TfkitError
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.settings import NEEDED
@@ -62,39 +62,36 @@ def check(row: Row, count: int, folder: Path) -> None:
             ), said
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("family", QUICK)
-def test_no_value_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
-    check(FIRST[family], 8, tmp_path)
+@pytest.mark.parametrize(
+    ("family", "count"),
+    [
+        pytest.param(name, 8 if name in QUICK else 30, marks=pytest.mark.full if name in QUICK else pytest.mark.slow)
+        for name in sorted(FIRST)
+    ],
+)
+def test_no_value_ends_in_a_traceback(family: str, count: int, tmp_path: Path) -> None:
+    check(FIRST[family], count, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(set(FIRST) - set(QUICK)))
-def test_no_value_of_any_family_ends_in_a_traceback(family: str, tmp_path: Path) -> None:
-    check(FIRST[family], 30, tmp_path)
-
-
-def test_the_message_names_the_file_and_the_value(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "num_hidden_layers": {"a": 1}}))
+@looped(
+    ("changes", "message"),
+    [
+        (
+            {"num_hidden_layers": {"a": 1}},
+            "num_hidden_layers {\"a\": 1}: not a config of the family 'llama' (TypeError:",
+        ),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps Infinity: layer.norm.eps: inf: numbers must be finite"),
+        *(({"model_type": value}, "config.json: model_type: no family for") for value in ({"a": 1}, [1], 3, "")),
+        *(({key: ABSENT}, f"{key} is missing") for key in ("hidden_size", "num_hidden_layers", "intermediate_size")),
+        ({"num_attention_heads": ABSENT}, "num_attention_heads is missing"),
+    ],
+)
+def test_the_message_names_the_file_and_the_value(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    config = {key: value for key, value in (config_of(FIRST["llama"]) | changes).items() if value != ABSENT}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(DataError) as caught:
         Source.of(str(tmp_path)).model()
-    where = f"{tmp_path / 'config.json'}: num_hidden_layers " + '{"a": 1}'
-    assert str(caught.value).startswith(f"{where}: not a config of the family 'llama' (TypeError:")
-
-
-def test_a_number_that_no_recipe_may_hold_is_a_fault_of_the_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**config_of(FIRST["llama"]), "rms_norm_eps": float("inf")}))
-    with pytest.raises(DataError) as caught:
-        Source.of(str(tmp_path)).model()
-    where = f"{tmp_path / 'config.json'}: rms_norm_eps Infinity"
-    assert str(caught.value) == f"{where}: layer.norm.eps: inf: numbers must be finite"
-
-
-@pytest.mark.parametrize("value", [{"a": 1}, [1], 3, ""])
-def test_a_model_type_that_is_none(value: Any, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
-    with pytest.raises(DataError, match="no family for"):
-        Source.of(str(tmp_path))
+    assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: {message.removeprefix('config.json: ')}")
 
 
 def test_no_family_makes_up_a_size() -> None:
@@ -108,15 +105,6 @@ def test_no_family_makes_up_a_size() -> None:
         assert {row.config_key: row.default for row in sizes if row.default not in (NEEDED, None)} == {}
 
     each(REGISTRY.names("family"), check)
-
-
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"])
-def test_a_config_without_a_size_is_refused(key: str, tmp_path: Path) -> None:
-    config = config_of(FIRST["llama"])
-    del config[key]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=rf"^{tmp_path / 'config.json'}: {key} is missing$"):
-        Source.of(str(tmp_path)).model()
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import tfkit
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RunError
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.family import merged
@@ -388,29 +388,6 @@ def test_its_generate_writes_what_the_run_writes(own: Run, tmp_path: Path) -> No
     assert loss > 0
 
 
-@pytest.mark.full
-def test_its_classes_hand_out_attention_weights(own: Run, tmp_path: Path) -> None:
-    export_model(own, tmp_path / "out")
-    model = theirs_of(tmp_path / "out", trust_remote_code=True)
-    out = model(tokens(), output_attentions=True)
-    seen = own.model(tokens(), observe={"attention"}).observed
-    assert len(out.attentions) == len(seen) == 2 and model(tokens()).attentions is None
-    for theirs, ours in zip(out.attentions, seen.values(), strict=True):
-        torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-5)
-    assert (
-        model(tokens(), output_attentions=True, return_dict=False)[-1][0].shape
-        == seen["decoder.layers.0.attention"].shape
-    )
-
-
-@pytest.mark.full
-def test_layers_that_differ(tmp_path: Path) -> None:
-    layers = {"local": {"mask": {"type": "window", "size": 3}}, "global": {"position": "none"}}
-    run = trained(tmp_path / "run", decoder(layers=layers, pattern=["local", "global"], num_layers=3))
-    assert export_model(run, tmp_path / "out").family_config is None
-    same_logits(run, tmp_path / "out", trust_remote_code=True)
-
-
 RECURRENT = {"layer": {"residual": "none", "mixer": "lstm"}, "position": "none"}
 JOINED = {"attention": {}, "last state": {**RECURRENT, "decoder": {"memory": "last_state"}}}
 
@@ -528,21 +505,3 @@ def test_what_is_there_is_not_replaced_unasked(own: Run, tmp_path: Path) -> None
     (foreign / "mine.txt").write_text("kept")
     with pytest.raises(RunError, match="not empty and not a model"):
         export_model(own, foreign, force=True)
-
-
-@pytest.mark.full
-def test_nothing_is_left_of_what_fails(own: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
-        raise UsageError("no room")
-
-    monkeypatch.setattr("tfkit.interop.huggingface.exporting.write_tokenizer", full)
-    with pytest.raises(UsageError, match="no room"):
-        export_model(own, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.full
-def test_a_format_that_is_not_known(own: Run, tmp_path: Path) -> None:
-    result = command("export", own.folder, tmp_path / "out", "--to", "onxx")
-    assert result.exit_code == 2
-    assert "'huggingface'" in result.stderr

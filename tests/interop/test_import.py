@@ -291,15 +291,6 @@ def test_a_config_of_an_impossible_model(llama: Path, tmp_path: Path) -> None:
         import_model(str(llama), tmp_path / "run")
 
 
-@pytest.mark.parametrize("spelling", ["old", "new"])
-def test_both_spellings_of_rotary_positions(tmp_path: Path, spelling: str) -> None:
-    folder = model_folder(tmp_path / "llama", "llama", rope_parameters={"rope_type": "default", "rope_theta": 500.0})
-    if spelling == "old":
-        said(folder, rope_parameters=None, rope_theta=500.0)
-    import_model(str(folder), tmp_path / "run")
-    assert "theta: 500.0" in (tmp_path / "run" / "recipe.yaml").read_text()
-
-
 @pytest.mark.full
 def test_names_without_a_prefix_and_of_old(tmp_path: Path, bert: Path) -> None:
     gpt2 = model_folder(tmp_path / "gpt2", "gpt2")
@@ -339,28 +330,6 @@ def test_a_file_with_only_the_copy_of_a_tied_tensor(tmp_path: Path) -> None:
         ],
         lambda *row: check(*row, tie_word_embeddings=True),
     )
-
-
-def test_a_family_of_ones_own(llama: Path, tmp_path: Path) -> None:
-    said(llama, model_type="mine", architectures=["MineForCausalLM"])
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import tfkit\n"
-        "from tfkit.interop.huggingface.families.llama import Llama\n\n\n"
-        '@tfkit.register("family", "mine")\n'
-        "class Mine(Llama):\n"
-        '    """Mine: a llama by another name."""\n\n'
-        '    model_types = ("mine",)\n'
-        '    heads = {"MineForCausalLM": Llama.heads["LlamaForCausalLM"]}\n'
-    )
-    refused = command("import", llama, "--out", tmp_path / "run")
-    assert refused.exit_code == 2
-    assert "no family for 'mine'" in refused.stderr
-    result = command("import", llama, "--out", tmp_path / "run", "--import", file)
-    assert result.exit_code == 0, result.output
-    assert "mine (MineForCausalLM)" in result.stdout
-    assert "# Mine: a llama by another name." in (tmp_path / "run" / "recipe.yaml").read_text()
-    assert "imports" not in (tmp_path / "run" / "resolved.yaml").read_text()
 
 
 def test_several_ends_stop_a_text(llama: Path, tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_a_family_from_nothing(tmp_path: Path) -> None:
     done = command("import", folder, "--out", tmp_path / "run", "--import", tmp_path / "tiny_reader.py")
     assert done.exit_code == 0, done.output
     assert "tiny_reader (TinyReaderForCausalLM), 6,544 parameters in float32" in done.output
+    assert "imports" not in (tmp_path / "run" / "resolved.yaml").read_text()
     run = tfkit.load_run(tmp_path / "run")
     ids = torch.randint(0, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(run.model(ids).logits, logits(held, ids), rtol=1e-5, atol=1e-5)

@@ -114,7 +114,8 @@ def test_it_saves_itself_and_its_code(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["decoder", "masked_lm", "pair"])
 def test_attentions_of_each_layer(name: str) -> None:
-    hf, ids = tfkit.as_pretrained(built(name)).eval(), tokens(2, 6) % 61
+    model, ids = built(name), tokens(2, 6) % 61
+    hf = tfkit.as_pretrained(model).eval()
     if name == "pair":
         out = hf(ids, decoder_input_ids=ids[:, :4], output_attentions=True)
         found = [
@@ -123,6 +124,8 @@ def test_attentions_of_each_layer(name: str) -> None:
     else:
         out = hf(ids, output_attentions=True)
         found = [(out.attentions, 2, (6, 6))]
+        for theirs, ours in zip(out.attentions, model(ids, observe={"attention"}).observed.values(), strict=True):
+            torch.testing.assert_close(theirs, ours)
     for weights, layers, (queries, keys) in found:
         assert [tuple(each.shape) for each in weights] == [(2, 4, queries, keys)] * layers
         torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 4, queries))
