@@ -129,7 +129,7 @@ def test_variants_know_only_their_own_slot(slot: str) -> None:
             assert not foreign, f"{file} imports {names} from {module}, another slot's variants"
 
 
-@pytest.mark.parametrize("folder", CATALOGUES)
+@pytest.mark.parametrize("folder", [name for name in CATALOGUES if not name.endswith("families")])  # it walks its files
 def test_a_catalogue_imports_every_file_beside_it(folder: str) -> None:
     listed = {target[-1] for target in imports(ROOT / folder / "__init__.py")}
     listed |= {target[len(Path(folder).parts)] for target in imports(ROOT / folder / "__init__.py") if len(target) > 2}

@@ -61,7 +61,7 @@ def to_own(
             names[owner] = names[copy]
     brought = ConvertedTensors()
     used: set[str] = set()
-    plans = {plan.side: plan for plan in blueprint.stacks()}
+    plans: dict[str, StackPlan] = {plan.side: plan for plan in blueprint.stacks()}
     for rule in family.rules_of(blueprint):
         for binding in rule.bindings(required):
             own = rule.own_names_for(binding)
@@ -91,7 +91,7 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
     """
     result: dict[str, Tensor] = {}
     used: set[str] = set()
-    plans = {plan.side: plan for plan in blueprint.stacks()}
+    plans: dict[str, StackPlan] = {plan.side: plan for plan in blueprint.stacks()}
     for rule in (rule for rule in family.rules_of(blueprint) if not rule.read_only):
         for binding in rule.bindings(own):
             names = rule.own_names_for(binding)
@@ -109,6 +109,12 @@ def to_checkpoint(family: type[Family], own: Mapping[str, Tensor], blueprint: Bl
     if missed:
         raise DataError(f"no rule of '{family.part_name}' covers {some(missed, 12)}")
     return family.prefixed(result, blueprint)
+
+
+def constants_of(family: type[Family], blueprint: Blueprint, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the constant tensors that the files require, under their names in the files."""
+    constants = {name: value.to(dtype) for name, value in family.constants(blueprint).items()}
+    return family.prefixed(constants, blueprint)
 
 
 def _sizes_of(plans: Mapping[str, StackPlan], name: str) -> Sizes:

@@ -15,7 +15,7 @@ from tfkit.core.errors import Fault, TfkitWarning
 from tfkit.core.trees import JsonObject, Tree
 from tfkit.interop.huggingface.card import card
 from tfkit.interop.huggingface.classes import named_classes
-from tfkit.interop.huggingface.convert import to_checkpoint
+from tfkit.interop.huggingface.convert import constants_of, to_checkpoint
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.generation import generate_section, settings_of
 from tfkit.interop.huggingface.kept import kept_of, origin, restore
@@ -70,8 +70,7 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
     with whole_folder(goal) as folder:
         if family_config is not None:
             family = family_config.family
-            constants = {name: value.to(_dtype(tensors)) for name, value in family.constants(blueprint).items()}
-            stored = to_checkpoint(family, tensors, blueprint) | family.prefixed(constants, blueprint)
+            stored = to_checkpoint(family, tensors, blueprint) | constants_of(family, blueprint, _dtype(tensors))
             config = family_config.config | _labels(run, kept, family_config)
         else:
             stored = {f"model.{name}": tensor for name, tensor in tensors.items()}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import spell
@@ -95,7 +96,7 @@ def _candidates(
 
 
 @cache
-def _facts(family: type[Family], head_class: str) -> Mapping[str, set[object]]:
+def _facts(family: Any, head_class: str) -> Mapping[str, set[object]]:
     """Return the parts of all models of a class, by their keys; none for user-defined families."""
     if not is_shipped(family):
         return {}

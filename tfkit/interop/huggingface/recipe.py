@@ -132,7 +132,7 @@ def _without_defaults(options: type[BaseModel], values: Mapping[str, object]) ->
 
 def recipe_text(header: list[str], model: ModelSection, sections: Mapping[str, object]) -> str:
     """Return the text of a recipe, with `header` as comment lines at the top."""
-    ordered = {key: model[key] for key in ORDER if key in model} | model
+    ordered = {**{key: model[key] for key in ORDER if key in model}, **model}
     body = written({"tfkit": 1, "model": ordered, **{key: value for key, value in sections.items() if value}})
     return "".join(f"# {line}\n" for line in header) + body
 

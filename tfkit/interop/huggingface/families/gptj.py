@@ -33,7 +33,10 @@ class GPTJ(ClassicDecoder):
         SIZES,
         Setting("n_inner", INNER, None),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
-        **{"n_positions": 2048, **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)},
+        n_positions=2048,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
     rules = (
         Rule("wte.weight", "decoder.embedding.tokens.weight"),
