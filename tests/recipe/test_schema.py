@@ -285,7 +285,7 @@ BEYOND = (
     "the layout 'pre_norm' needs a norm",
     "3 heads do not divide d_model 8",
     "3 key-value heads do not divide 4 heads",
-    "a window needs size, or bef",
+    "a window needs size",
     "cannot be combined with before and after",
     "model.layer.mask: with both causal and reverse_causal",
     "model.layer.mask[1]: with both causal",
