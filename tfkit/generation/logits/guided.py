@@ -64,13 +64,13 @@ class Guided(LogitsRule):
         with self.guide.lock:
             first = self._first(prompt)
             self.check_begin(first)
-            if (needs := self.needs(first)) > room:
+            if (needs := self.fewest(first)) > room:
                 raise UsageError(
                     f"generate.logits: {self.part_name}: the shortest allowed text takes {needs} tokens, but the "
                     f"limit is {room}; raise max_new_tokens"
                 )
 
-    def needs(self, first: bool) -> int:
+    def fewest(self, first: bool) -> int:
         """Return a lower bound on the tokens of an allowed text."""
         return self.guide.needs(first)
 
@@ -146,7 +146,7 @@ class Choices(Guided):
         if nowhere:
             raise UsageError(f"{nowhere[0]!r} cannot be written with this vocabulary")
 
-    def needs(self, first: bool) -> int:
+    def fewest(self, first: bool) -> int:
         return -(-min(map(len, self.config.choices)) // self.guide.longest)
 
     def _missing(self, first: bool) -> list[str]:
