@@ -13,6 +13,7 @@ import torch
 
 import tfkit
 from tests.cli.typed import refused, typed
+from tests.training.small import RECIPE
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning, UsageError
 from tfkit.run import Run, load_run, train
 
@@ -23,31 +24,13 @@ TEXT, TAGS = "play some jazz in berlin\nplay rock\n" * 8, "O O B-genre O B-place
 
 def base(folder: Path, head: Any, objective: Any, corpus: dict[str, Any], **model: Any) -> dict[str, Any]:
     data = {"tokenizer": {"type": "word", "special_tokens": {"mask": "<mask>"}}, "train": corpus, "valid": corpus}
-    return {
-        "tfkit": 1,
-        "model": {
-            "type": "encoder",
-            "d_model": 16,
-            "vocab_size": "tokenizer",
-            "max_length": 12,
-            "num_layers": 1,
-            "embedding": "tokens",
-            "position": "learned",
-            "layer": {
-                "norm": "layer_norm",
-                "attention": {"type": "multi_head", "num_heads": 2},
-                "feedforward": {"type": "mlp", "d_ff": 16},
-            },
-            "head": head,
-            **model,
-        },
-        "data": {**data, "batch": {"size": 16}},
-        "objective": objective,
-        "train": {
-            "steps": 40, "device": "cpu", "schedule": {"type": "constant", "lr": 0.02}, "optimizer": "adamw",
-            "evaluate_every": 20, "checkpoint_every": 20,
-        },
-    }  # fmt: skip
+    layer = {key: value for key, value in RECIPE["model"]["layer"].items() if key != "dropout"}
+    part = {"type": "encoder", "d_model": 16, "max_length": 12, "position": "learned", "layer": layer, "head": head}
+    train = {"steps": 40, "schedule": {"type": "constant", "lr": 0.02}, "optimizer": "adamw", "samples": 5}
+    every = {"evaluate_every": 20, "checkpoint_every": 20}
+    settings = {key: value for key, value in RECIPE["train"].items() if key != "metrics"} | train | every
+    recipe = {**RECIPE, "data": {**data, "batch": {"size": 16}}, "objective": objective, "train": settings}
+    return {**recipe, "model": {**RECIPE["model"], **part, **model}}
 
 
 def classes(folder: Path, **model: Any) -> dict[str, Any]:

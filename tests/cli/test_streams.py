@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import signal
+import sys
 import termios
 import time
 from collections.abc import Callable
@@ -15,13 +16,17 @@ from pathlib import Path
 import pytest
 
 import tfkit
+from tests.studies.small import replaced, study
+from tfkit.cli.terminal import OUTPUT, echo, outlasting
+from tfkit.core.console import Console
 from tfkit.training.interrupt import Interrupts
 from tfkit.training.progress import Reporter
 
 from ..sampling import each
-from .forked import command, environment, start, wait
+from .forked import Setup, command, environment, start, wait
 
 ENDLESS = "train.steps=100_000_000"
+TEXTS = b"one\ntwo\n"
 SECONDS = 120  # until a test gives up waiting; nothing depends on how long anything takes
 
 
@@ -54,14 +59,35 @@ def lines(recipe: Path, run: Path) -> list[tuple[str | Path, ...]]:
         ("new", "mine", "--force"),
         ("show", "--help"),
         ("--version",),
+        ("evaluate", run, "--limit", "2", "--quantize", "int8"),
+        ("compare", run, run.with_name("writer")),
+        ("runs", run.parent),
+        ("generate", run, "--jsonl"),
+        ("embed", run, run.with_name("a.txt")),
+        ("export", run, "exported", "--force"),
+        ("study", "small.yaml", "--dry-run"),
+        ("study", "small.yaml", "--commands"),
     ]
 
 
-EVERY = pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])  # of these lines
+EVERY = pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])  # of these lines
 
 
 def close_output() -> None:
     os.close(1)
+
+
+def read_a_line() -> None:
+    """Pipe standard output into `head -1`."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.dup2(read, 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.closerange(3, 100)
+        os.execvp("head", ["head", "-1"])
+    os.dup2(write, 1)
+    os.close(read)
+    os.close(write)
 
 
 def close_all() -> None:
@@ -74,6 +100,14 @@ def lose_reader() -> None:
     os.close(read)
 
 
+LOSSES: dict[str, tuple[str | None, Setup | None, str]] = {
+    "no reader": (None, lose_reader, "Broken pipe"),
+    "closed": (None, close_output, "the stream is closed"),
+    "full": ("/dev/full", None, "No space left on device"),
+    "head": (None, read_a_line, "Broken pipe"),
+}
+
+
 # --- output that cannot be written
 
 
@@ -82,21 +116,24 @@ def test_output_that_cannot_be_written_is_told_in_a_line(
     every: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    study(tmp_path)
     unwritten = "tfkit: the output cannot be written: "
 
     def check(*line: str | Path) -> None:
-        whole = command(*line, folder=tmp_path)
+        whole = command(*line, folder=tmp_path, stdin=TEXTS)
         assert (whole.status, whole.err) == (0, "") and whole.out, whole
-        full = command(*line, folder=tmp_path, out="/dev/full")
+        read = command(*line, folder=tmp_path, stdin=TEXTS, setup=read_a_line)
+        assert read.status in (0, 1) and not read.err, read
+        full = command(*line, folder=tmp_path, stdin=TEXTS, out="/dev/full")
         assert (full.status, full.err) == (1, f"{unwritten}No space left on device\n"), full
-        unread = command(*line, folder=tmp_path, setup=lose_reader)
+        unread = command(*line, folder=tmp_path, stdin=TEXTS, setup=lose_reader)
         assert (unread.status, unread.err) == (1, ""), unread
-        closed = command(*line, folder=tmp_path, setup=close_output)
+        closed = command(*line, folder=tmp_path, stdin=TEXTS, setup=close_output)
         by_click = line[-1] in ("--help", "--version")  # which says nothing then
         expected = (0, "") if by_click else (1, f"{unwritten}the stream is closed\n")
         assert (closed.status, closed.err) == expected, closed
 
-    each(lines(recipe, run)[1::every], check)
+    each(lines(recipe, run)[2 % every :: every], check)
 
 
 @pytest.mark.full
@@ -130,6 +167,74 @@ def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
     assert "after that" in (tmp_path / "train.log").read_text()
 
 
+# --- work that goes on though its output is lost
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a study whose trainings happen in the process of the command."""
+    replaced(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    study(tmp_path)
+    return tmp_path
+
+
+MADE = Path("studies/small")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_work_that_is_on_disk_goes_on_and_says_so_once(loss: str, folder: Path) -> None:
+    out, setup, why = LOSSES[loss]
+    ended = command("study", "small.yaml", folder=folder, out=out, setup=setup)
+    said = f"the output cannot be written: {why}; further output goes to "
+    assert (ended.status, ended.err) == (0, f"tfkit: {said}{MADE / OUTPUT}\n"), ended
+    log = (MADE / OUTPUT).read_text()
+    assert log.startswith(f"{said}this file only\n") and f"\nthe page: {MADE / 'report.html'}\n" in log, log
+    assert (MADE / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_failure_of_the_work_keeps_its_status(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.studies.small.Trained.failing", "s1")
+    ended = command("study", "small.yaml", folder=folder, setup=close_output)
+    assert ended.status == 1 and "failed: the disk is full" in (folder / "studies/small" / OUTPUT).read_text(), ended
+
+
+@pytest.mark.slow
+def test_output_that_is_read_makes_no_log(folder: Path) -> None:
+    ended = command("study", "small.yaml", folder=folder)
+    assert (ended.status, ended.err) == (0, "") and "the page: " in ended.out
+    assert not (folder / "studies/small" / OUTPUT).exists()
+
+
+def test_what_follows_a_loss_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    with open(write, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with outlasting(tmp_path / OUTPUT):
+            echo("read")
+            assert os.read(read, 100) == b"read\n"
+            os.close(read)
+            echo("lost")
+            Console().print("a table")
+        assert sys.stdout is stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for the buffer, when it is closed
+    said = "the output cannot be written: Broken pipe; further output goes to "
+    assert (tmp_path / OUTPUT).read_text() == f"{said}this file only\nlost\na table\n"
+    assert capsys.readouterr().err == f"tfkit: {said}{tmp_path / OUTPUT}\n"
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with outlasting(tmp_path / "missing" / OUTPUT):
+        echo("one")
+        echo("two")
+    assert sys.stdout is None
+
+
 # --- closed input, other encodings, odd widths
 
 
@@ -158,14 +263,15 @@ def test_text_that_the_terminal_cannot_show_is_spelled_out(
     every: int, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    study(tmp_path)
 
     def check(*line: str | Path) -> None:
-        ended = command(*line, folder=tmp_path)
+        ended = command(*line, folder=tmp_path, stdin=TEXTS)
         assert (ended.status, ended.err) == (0, ""), ended
         assert ended.out.isascii() and ended.out
 
     with environment({"PYTHONIOENCODING": "ascii", "COLUMNS": "0"}):
-        each(lines(recipe, run)[1::every], check)
+        each(lines(recipe, run)[2 % every :: every], check)
         ended = command("check", "größe.yaml", folder=tmp_path)
     assert ended.status == 2 and ended.err.startswith("gr\\xf6\\xdfe.yaml: "), ended
 
@@ -176,9 +282,10 @@ def test_any_width_of_a_terminal_will_do(
     width: str, recipe: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    study(tmp_path)
     with environment({"COLUMNS": width}):
         for line in lines(recipe, run):
-            ended = command(*line, folder=tmp_path)
+            ended = command(*line, folder=tmp_path, stdin=TEXTS)
             assert (ended.status, ended.err) == (0, "") and ended.out.strip(), ended
 
 

@@ -40,7 +40,7 @@ def test_a_conversation_is_a_source_and_its_last_reply(tmp_path: Path) -> None:
     assert read("[{a") == [{**ASKED, "content": "[{a"}] and read(written([ASKED])) == [ASKED]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("line", "said"),
     [
         ("{", ":2: not a JSON value"),

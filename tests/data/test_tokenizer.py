@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -183,15 +182,6 @@ def test_a_call_reads_special_tokens_as_it_says_whatever_another_one_says_meanwh
     alone = tokenizer.encode_batch(["a </s> b"], special=special)
     texts = Between(["a </s> b"], lambda: tokenizer.encode("a", special=not special))
     assert tokenizer.encode_batch(texts, special=special) == alone
-
-
-def test_threads_that_read_special_tokens_and_threads_that_do_not() -> None:
-    tokenizer = fitted("bpe")
-    text = "a </s> b " * 200
-    alone = {special: tokenizer.encode(text, special=special) for special in (False, True)}
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: tokenizer.encode(text, special=number % 2 == 0), range(96)))
-    assert [ids == alone[number % 2 == 0] for number, ids in enumerate(found)] == [True] * 96
 
 
 def test_decode_leaves_special_tokens_out() -> None:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-import tfkit
-from tfkit.core.errors import UsageError
 from tfkit.functional import linear, ways
 from tfkit.functional.linear import Linear, product, replace_linears
 from tfkit.functional.rule import FORCED
@@ -167,12 +165,6 @@ def test_small_products_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> No
     assert torch.equal(own(x), plain(x))
 
 
-def test_an_unknown_way_is_refused_before_a_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FORCED, "blas")
-    with pytest.raises(UsageError, match="must be mkl, packed, transposed, onednn or reordered, got 'blas'"):
-        replace_linears(nn.Linear(2, 2))
-
-
 def test_modes_see_the_products_of_torch() -> None:
     _, own = layers()
     x = torch.randn(4, 24)
@@ -190,23 +182,3 @@ def test_the_way_is_chosen_by_shape_and_layout(name: str, is_transposed: bool, m
     x = torch.randn(2, 5, 24)
     torch.testing.assert_close(product(x, weight), F.linear(x, weight))
     assert asked == [(10, 24, 40, is_transposed)]
-
-
-def test_a_model_learns_the_same_with_either_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = {
-        "norm": "layer_norm",
-        "attention": {"type": "multi_head", "num_heads": 4},
-        "feedforward": {"type": "mlp", "d_ff": 64},
-    }
-    model = {"type": "decoder", "vocab_size": 60, "d_model": 32, "num_layers": 2, "embedding": "tokens"}
-    recipe = {"tfkit": 1, "model": {**model, "layer": layer, "head": "language_model"}}
-    ids = torch.arange(2 * 9).view(2, 9) % 60
-    found = []
-    for library in ("mkl", "onednn"):
-        monkeypatch.setenv(FORCED, library)
-        built = tfkit.build(recipe)
-        assert any(type(module) is Linear for module in built.modules())
-        built(ids).logits.square().mean().backward()
-        found.append([one.grad for one in built.parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)

@@ -41,6 +41,22 @@ RECIPE: dict[str, Any] = {
     },
 }
 
+ENCODER = {"model.type": "encoder", "model.head": "masked_lm", "objective": "masked_lm"}
+ENCODER |= {"data.tokenizer.special_tokens.mask": "<mask>"}
+PAIR = {"model.type": "encoder_decoder", "model.embedding.shared": True, "objective": "seq2seq"}
+
+
+def paired(folder: Path, **splits: list[str]) -> dict[str, Any]:
+    """Write lines and their words backwards; return the values of a recipe that translates one into the other."""
+    values: dict[str, Any] = {**PAIR}
+    for split, lines in splits.items():
+        sides = {"source": folder / f"{split}.txt", "target": folder / f"{split}.reverse.txt"}
+        sides["source"].write_text("\n".join(lines) + "\n")
+        sides["target"].write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n")
+        corpus = {"type": "parallel_text", **{side: str(file) for side, file in sides.items()}}
+        values[f"data.{split}"] = corpus
+    return values
+
 
 def small(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -> Recipe:
     """The recipe, with its texts in `folder`; they are written where they are not there yet."""

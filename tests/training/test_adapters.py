@@ -16,6 +16,7 @@ from tfkit.run import load_run
 from tfkit.training.adapter import LowRank, LowRankAdaptation
 from tfkit.training.weights import Weights, read_tensors
 
+from ..sampling import looped
 from .small import small, trained
 
 LORA = {"type": "lora", "rank": 2, "alpha": 4, "on": ["query", "value"], "dropout": 0.1}
@@ -96,7 +97,7 @@ def test_an_update_of_a_layer_whose_product_is_fused_is_trained(
     assert load_run(run.folder).evaluate("valid")["loss"] == pytest.approx(last["valid.loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("adapter", "train", "message"),
     [
         (

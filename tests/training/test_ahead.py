@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.training.small import outcome, small, trained
+from tests.training.small import ENCODER, outcome, small, trained
 from tfkit.core.errors import DataError, RunError
 from tfkit.training import checkpoint, writer
 from tfkit.training.ahead import AHEAD, Ahead
@@ -23,13 +23,10 @@ from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
 from tfkit.training.writer import CheckpointWriter
 
-MASKED = {"objective": {"type": "masked_lm"}, "model.type": "encoder", "model.head.type": "masked_lm"}
-MASKED |= {"data.tokenizer.special_tokens.mask": "<mask>"}
-
 
 @pytest.fixture
 def feed(tmp_path: Path) -> Feed:
-    return prepare(small(tmp_path, MASKED), Reporter(False)).train
+    return prepare(small(tmp_path, ENCODER), Reporter(False)).train
 
 
 def threads() -> list[str]:
@@ -96,7 +93,7 @@ def test_an_error_is_raised_in_its_place(
 
 @pytest.mark.full
 def test_an_interrupt_ends_the_thread_and_resumption_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = outcome(trained(small(tmp_path, MASKED, steps=9), tmp_path / "whole").folder)
+    whole = outcome(trained(small(tmp_path, ENCODER, steps=9), tmp_path / "whole").folder)
     loss = "tfkit.training.loop.scale_gradients"
     calls: list[int] = []
 
@@ -111,9 +108,9 @@ def test_an_interrupt_ends_the_thread_and_resumption_is_exact(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(loss, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            trained(small(tmp_path, MASKED, steps=9), tmp_path / "run")
+            trained(small(tmp_path, ENCODER, steps=9), tmp_path / "run")
     assert not threads()
-    trained(small(tmp_path, MASKED, steps=9), tmp_path / "run", resume=True)
+    trained(small(tmp_path, ENCODER, steps=9), tmp_path / "run", resume=True)
     found = outcome(tmp_path / "run")
     assert found["weights"] == whole["weights"] and found["metrics"] == whole["metrics"]
 

@@ -20,6 +20,7 @@ from tfkit.training.callback import Callback, Training
 from tfkit.training.weights import Weights
 
 from ..documents import ROOT
+from ..sampling import looped
 from .small import outcome, small, trained
 
 
@@ -119,7 +120,7 @@ def test_callbacks_clean_up_after_an_error(tmp_path: Path) -> None:
     assert [event for event, *_ in other.said] == ["start", "end"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("given", "message"),
     [
         (Notes, r"callbacks: Notes is a class; pass an instance"),
@@ -182,7 +183,7 @@ def test_the_best_of_another_average_is_forgotten(tmp_path: Path) -> None:
     assert state["progress"]["averaged"] and state["progress"]["best_step"] == 4
 
 
-@pytest.mark.parametrize(
+@looped(
     ("train", "message"),
     [
         (
@@ -241,7 +242,7 @@ def test_trackers_get_what_is_in_metrics(tmp_path: Path, monkeypatch: pytest.Mon
         assert library.logged[record["step"]] == {key: value for key, value in record.items() if key != "step"}
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
+@looped("name", ["wandb", "trackio"])
 def test_a_recipe_chooses_no_server_file_or_key(tmp_path: Path, name: str) -> None:
     for option in ("settings", "base_url", "dir", "config", "id", "api_key", "space_id", "resume"):
         with pytest.raises(RecipeError, match=rf"train\.callbacks\[0\]\.options\.{option}: unknown option"):
@@ -252,7 +253,7 @@ def test_a_recipe_chooses_no_server_file_or_key(tmp_path: Path, name: str) -> No
     assert load_saved(source).train.callbacks[0].build().options == passed
 
 
-@pytest.mark.parametrize("name", ["wandb", "trackio", "tensorboard"])
+@looped("name", ["wandb", "trackio", "tensorboard"])
 def test_a_missing_library_is_named_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

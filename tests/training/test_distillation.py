@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.sampling import looped, some
+from tests.training.small import RECIPE, trained
 from tfkit.core.errors import RecipeError, RunError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, train
@@ -52,45 +53,33 @@ def recipe(folder: Path, objective: str = "causal_lm", layers: int = 2, d_model:
     file.write_text("\n".join(map(json.dumps, EXAMPLES)) + "\n")
     kind = "encoder_decoder" if objective in PAIRS else "encoder" if objective in HEADS else "decoder"
     model = {
+        **RECIPE["model"],
         "type": kind,
         "d_model": d_model,
         "num_layers": layers,
-        "vocab_size": "tokenizer",
         "max_length": 40,
-        "embedding": "tokens",
-        "position": "sinusoidal",
         "layer": LAYER,
         "head": HEADS.get(objective, {"type": "language_model", "tied": True}),
     }
     fields = {name: name for name in ("text", "source", "target", "label", "tags")}
     corpus = {"type": "json_lines", "file": str(file), "fields": fields}
-    options = {"join": False} if objective == "causal_lm" else {}
+    tokenizer = {"type": "character", "special_tokens": SPECIAL}
+    settings = {
+        "steps": 2,
+        "schedule": {"type": "constant", "lr": 0.01},
+        "metrics": [],
+        "evaluate_every": 2,
+        "samples": 0,
+    }
     source = {
-        "tfkit": 1,
+        **RECIPE,
         "model": model,
-        "data": {
-            "tokenizer": {"type": "character", "special_tokens": SPECIAL},
-            "train": corpus,
-            "valid": corpus,
-            "batch": {"size": 3},
-        },
-        "objective": {"type": objective, **options},
-        "train": {
-            "steps": 2,
-            "device": "cpu",
-            "schedule": {"type": "constant", "lr": 0.01},
-            "metrics": [],
-            "evaluate_every": 2,
-            "checkpoint_every": 2,
-            "samples": 0,
-        },
+        "data": {"tokenizer": tokenizer, "train": corpus, "valid": corpus, "batch": {"size": 3}},
+        "objective": {"type": objective, **({"join": False} if objective == "causal_lm" else {})},
+        "train": {**RECIPE["train"], **settings},
         "generate": {"max_new_tokens": 6},
     }
     return load_recipe(source, {key.replace("__", "."): value for key, value in changes.items()})
-
-
-def trained(loaded: Recipe, out: Path, **options: Any) -> Run:
-    return train(loaded, out, progress=False, **options)
 
 
 def ready(loaded: Recipe) -> Task:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.training.small import RECIPE, small, trained
+from tests.training.small import ENCODER, RECIPE, small, trained
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.reasoning import Grammar
@@ -17,6 +17,8 @@ from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import load_run
 from tfkit.studies.settings import measures_of, rises
 from tfkit.training.metric import Metric, as_compared, length_of
+
+from ..sampling import looped
 
 SHORTER = {"shorter": {"data.batch.length": 3}}
 
@@ -51,7 +53,7 @@ def test_a_file_is_found_from_the_recipe_and_from_the_run(tmp_path: Path, monkey
     assert load_run(run.folder).evaluate("other")["loss"] == written(run.folder)["other"]["loss"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("values", "message"),
     [
         ({"a": {"data.batch.lenght": 3}}, "train.evaluations.a: data.batch.lenght: unknown option"),
@@ -115,11 +117,9 @@ def test_a_rate_beyond_the_positions_is_refused_before_training(
 
 
 def test_a_rate_of_a_model_that_writes_no_text_is_refused(tmp_path: Path) -> None:
-    encoder = {"model.type": "encoder", "model.head": "masked_lm", "objective": "masked_lm"}
-    encoder |= {"data.tokenizer.special_tokens.mask": "<mask>"}
-    small(tmp_path, encoder)
+    small(tmp_path, ENCODER)
     with pytest.raises(RecipeError, match=r"train\.generation_rate: this model cannot generate text without a decoder"):
-        small(tmp_path, encoder, generation_rate={"new": 2})
+        small(tmp_path, ENCODER, generation_rate={"new": 2})
 
 
 @pytest.mark.full
@@ -166,7 +166,7 @@ def test_a_length_is_what_the_corpus_says_or_the_words_that_are_read() -> None:
     assert length_of({"first": "a b", "second": "c"}, ["first", "second"]) == 3
 
 
-@pytest.mark.parametrize("bounds", [[4, 4], [8, 4], [0]])
+@looped("bounds", [[4, 4], [8, 4], [0]])
 def test_bounds_that_make_no_ranges_are_refused(bounds: list[int]) -> None:
     train = {**RECIPE["train"], "metrics": [{"type": "exact_match", "by_length": bounds}]}
     with pytest.raises(RecipeError, match=r"train\.metrics\[0\]\.by_length.*(ascending order, got|greater than|1)"):

@@ -16,6 +16,8 @@ from tfkit.recipe.settings.parameters import parameters_of
 from tfkit.recipe.settings.sections import Train
 from tfkit.training.groups import regroup, set_rate
 
+from ..sampling import looped
+
 
 @pytest.fixture
 def model() -> Model:
@@ -120,7 +122,7 @@ def test_a_run_from_before_there_were_groups_goes_on(tmp_path: Path) -> None:
     assert trained(small(tmp_path, steps=5), run.folder, resume=True)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("groups", "message"),
     [
         ([{"names": ["encoder.*"], "rate": 2.0}], r"train\.groups\[0\]: no parameter has a name matching encoder\.\*"),
@@ -135,7 +137,7 @@ def test_a_group_that_is_wrong_is_told_with_its_place(groups: list[Any], message
         small(tmp_path, groups=groups)
 
 
-@pytest.mark.parametrize("decay", [0.0, 1.5, "half"])
+@looped("decay", [0.0, 1.5, "half"])
 def test_a_layer_decay_is_above_0_and_at_most_1(decay: Any, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"train\.layer_decay"):
         small(tmp_path, layer_decay=decay)

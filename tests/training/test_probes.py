@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.sampling import each
+from tests.sampling import each, looped
 from tfkit.core.errors import DataError, RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus import Probe
@@ -123,11 +123,8 @@ def test_the_target_is_what_is_asked() -> None:
         assert len(found) == 60
         assert all(target == RIGHT[name](source) for source, target in found)
 
-    each(product(RIGHT, ["train", "longer"]), check)
-
-
-def test_there_is_a_reference_for_each() -> None:
     assert set(PROBES) == {*RIGHT, "lano"}
+    each(product(RIGHT, ["train", "longer"]), check)
 
 
 def test_running_parity_tells_each_bit() -> None:
@@ -164,12 +161,7 @@ def test_longer_begins_after_the_lengths_of_training() -> None:
 
 
 LENGTH: dict[str, Callable[[list[str]], int]] = {
-    "copying": len,
-    "reversal": len,
-    "sorting": len,
-    "parity": len,
-    "brackets": len,
-    "lano": len,
+    **dict.fromkeys(("copying", "reversal", "sorting", "parity", "brackets", "lano"), len),
     "modular_addition": lambda source: source.count("+") + 1,
     "associative_recall": lambda source: source.index("?") // 2,
     "induction": lambda source: len(source) - 1,
@@ -236,53 +228,43 @@ def test_capo_tells_each_fact_in_other_words_in_each_split() -> None:
 
 
 @pytest.mark.full
-def test_what_cannot_be_drawn_is_refused() -> None:
-    cases: list[tuple[str, dict[str, Any], str]] = [
+@looped(
+    ("name", "options", "message"),
+    [
         (
             "parity",
             {"length": 3, "count": 100},
             r"'parity': train has only \d+ distinct pairs with these options, not 100",
         ),
-        (
-            "modular_addition",
-            {"split": "test", "count": 5_000},
-            r"test has only \d+ distinct pairs .*; set count: \d+",
-        ),
+        ("modular_addition", {"split": "test", "count": 5_000}, r"test has only \d+ distinct pairs .*; set count: \d+"),
         ("copying", {"split": "longer", "longest": 12}, r"longer: lengths 13 to 12 are an empty range"),
         ("copying", {"shortest": 9, "length": 8}, r"train: lengths 9 to 8 are an empty range"),
-    ]
-
-    def check(name: str, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(DataError, match=message):
-            pairs(name, **options)
-
-    each(cases, check)
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        pairs(name, **options)
 
 
-def test_options_that_make_no_examples_are_refused_at_their_place() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"type": "depo", "nodes": 20}, r"data\.train\.nodes: cycles of 3 to 20 nodes cannot be built from 12 names"),
-        ({"type": "depo", "fewest": 9}, r"data\.train\.nodes: cycles of 9 to 6 nodes"),
-        ({"type": "brevo", "shortest": 1}, r"data\.train\.shortest: a graph of one node has no edges; use at least 2"),
-        ({"type": "brevo", "length": 17}, r"data\.train\.symbols: are too few for a graph of 17 nodes"),
-        (
-            {"type": "induction", "shortest": 4},
-            r"data\.train\.shortest: following 4 needs sequences of at least 5 symbols",
-        ),
-        (
-            {"type": "induction", "symbols": 8},
-            r"data\.train\.symbols: are too few for a sequence of 16 distinct symbols",
-        ),
-        ({"type": "lano", "rules": 20}, r"data\.train\.rules: 3 symbols cannot form that many distinct rules"),
-        ({"type": "lano", "length": 8}, r"data\.train\.length: must be below 8, the minimum length of a sentence"),
-        ({"type": "capo", "split": "longer"}, r"data\.train\.split: .*train.*valid.*test"),
-    ]
-
-    def check(corpus: dict[str, Any], message: str) -> None:
-        with pytest.raises(RecipeError, match=message):
-            load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})
-
-    each(cases, check)
+@looped(
+    ("corpus", "place", "message"),
+    [
+        ({"type": "depo", "nodes": 20}, "nodes", "cycles of 3 to 20 nodes cannot be built from 12 names"),
+        ({"type": "depo", "fewest": 9}, "nodes", "cycles of 9 to 6 nodes"),
+        ({"type": "brevo", "shortest": 1}, "shortest", "a graph of one node has no edges; use at least 2"),
+        ({"type": "brevo", "length": 17}, "symbols", "are too few for a graph of 17 nodes"),
+        ({"type": "induction", "shortest": 4}, "shortest", "following 4 needs sequences of at least 5 symbols"),
+        ({"type": "induction", "symbols": 8}, "symbols", "are too few for a sequence of 16 distinct symbols"),
+        ({"type": "lano", "rules": 20}, "rules", "3 symbols cannot form that many distinct rules"),
+        ({"type": "lano", "length": 8}, "length", "must be below 8, the minimum length of a sentence"),
+        ({"type": "capo", "split": "longer"}, "split", ".*train.*valid.*test"),
+    ],
+)
+def test_options_that_make_no_examples_are_refused_at_their_place(
+    corpus: dict[str, Any], place: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=rf"data\.train\.{place}: {message}"):
+        load_recipe("names", overrides={"data.train": corpus, "data.valid": None, "objective": "completion"})
 
 
 def test_the_studies_measure_only_probes_that_are_solved() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.training.small import outcome, small, trained
+from tests.training.small import ENCODER, PAIR, outcome, small, trained
 
 from ..sampling import each
-from .test_sharding import ENCODER, PAIRS
 
 EMA = {"type": "ema", "decay": 0.9}
 LORA = {"type": "lora", "rank": 2, "alpha": 4, "on": ["query", "value"], "dropout": 0.1}
@@ -33,7 +32,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "adapter": ({}, {"adapter": LORA, "init_from": "TEACHER"}),
     "average of an adapter": ({}, {"adapter": LORA, "init_from": "TEACHER", "callbacks": [EMA]}),
     "two vocabularies": (
-        {**PAIRS, "model.embedding.shared": False, "objective": "seq2seq", "data.tokenizer": SIDES}, {"samples": 1},
+        {**PAIR, "model.embedding.shared": False, "data.tokenizer": SIDES}, {"samples": 1},
     ),
     "student": ({"model.d_model": 12, "model.layer.attention.num_heads": 2}, {"teacher": TEACHER}),
     "generator": ({**HEAD, "objective": {"type": "replaced_token", "generator": GENERATOR}}, {"metrics": []}),

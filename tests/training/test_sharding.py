@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.small import LINES, outcome, small, trained
+from tests.training.small import ENCODER, LINES, PAIR, outcome, small, trained
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.token_ids import TokenIds
@@ -16,16 +16,13 @@ from tfkit.recipe.load import Recipe
 from tfkit.training import sharding
 from tfkit.training.objective.rows import Encoded
 
-ENCODER = {"model.type": "encoder", "model.head.type": "masked_lm", "data.tokenizer.special_tokens.mask": "<mask>"}
-PAIRS = {"model.type": "encoder_decoder", "model.embedding.shared": True}
-PAIRS |= {"model.encoder.num_layers": 1, "model.decoder.num_layers": 1}
 KINDS: dict[str, dict[str, Any]] = {
     "joined": {"objective.join": True, "objective.block": 4},
     "rows": {},
     "packed": {"data.batch.pack": True, "data.batch.length": 16},
-    "masked": {"objective": {"type": "masked_lm"}, **ENCODER},
-    "pairs": {"objective": {"type": "seq2seq"}, **PAIRS},
-    "sides": {"objective": {"type": "seq2seq"}, **PAIRS, "model.embedding.shared": False},
+    "masked": ENCODER,
+    "pairs": PAIR,
+    "sides": {**PAIR, "model.embedding.shared": False},
     "completions": {"objective": {"type": "completion"}},
     "mixture": {"objective.join": True, "objective.block": 4},
 }
@@ -110,7 +107,7 @@ def test_a_run_goes_on_from_shards_or_from_memory(tmp_path: Path, kind: str) -> 
 
 
 def test_what_is_held_in_memory_is_refused_by_name(tmp_path: Path) -> None:
-    wrong = {"objective": {"type": "span_corruption"}, **PAIRS, "data.tokenizer.special_tokens.sentinels": 5}
+    wrong = {**PAIR, "objective": {"type": "span_corruption"}, "data.tokenizer.special_tokens.sentinels": 5}
     with pytest.raises(RecipeError, match="'span_corruption' holds the texts and tokens of all examples in memory"):
         small(tmp_path, {**wrong, "data.shards": True})
     of = [{"corpus": {"type": "docstrings"}}, {"corpus": {"type": "text", "files": str(tmp_path / "train.txt")}}]

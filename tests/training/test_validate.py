@@ -9,40 +9,21 @@ from typing import Any
 
 import pytest
 
-from tests.training.small import LINES, RECIPE, trained
+from tests.training.small import LINES, paired, small, trained
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
 from tfkit.training.checkpoint import Checkpoints, read_progress
 from tfkit.training.validation import ValidationScores
 
+from ..sampling import looped
+
 
 def pairs(folder: Path, *sets: str, **train: Any) -> Recipe:
     """Sentences to be reversed by an encoder-decoder with rotary positions, which keeps tables between calls."""
-    for split, lines in (("train", LINES), ("valid", LINES[:3])):
-        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
-        (folder / f"{split}.reverse.txt").write_text("\n".join(" ".join(line.split()[::-1]) for line in lines) + "\n")
-    corpora = {
-        split: {
-            "type": "parallel_text",
-            "source": str(folder / f"{split}.txt"),
-            "target": str(folder / f"{split}.reverse.txt"),
-        }
-        for split in ("train", "valid")
-    }
-    model = {key: value for key, value in RECIPE["model"].items() if key not in ("type", "num_layers", "position")}
-    paired = {
-        **model,
-        "type": "encoder_decoder",
-        "encoder": {"num_layers": 1},
-        "decoder": {"num_layers": 1},
-        "position": "rotary",
-    }
-    data = {**RECIPE["data"], **corpora}
-    settings = {**RECIPE["train"], "metrics": [], "samples": 0, **train}
-    generate = {"max_new_tokens": 6}
-    whole = {**RECIPE, "model": paired, "data": data, "objective": "seq2seq", "train": settings, "generate": generate}
-    return load_recipe(whole, sets=sets)
+    values = {**paired(folder, train=LINES, valid=LINES[:3]), "model.position": "rotary"}
+    plain = small(folder, {**values, "generate.max_new_tokens": 6}, **{"metrics": [], "samples": 0, **train})
+    return load_recipe(plain.root.plain(), sets=sets) if sets else plain
 
 
 MEASURED = {"metrics": ["exact_match", "chrf"], "samples": 2, "limit": 2}
@@ -140,7 +121,7 @@ def test_a_run_that_goes_on_by_another_metric_begins_to_compare_anew(
     assert (read_progress(last).best, read_progress(last).best_by) == (0.2, "chrf")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("validate", "message"),
     [
         ({"best": "chrf"}, "best: 'chrf' is not measured at validation; available: loss"),

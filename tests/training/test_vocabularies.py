@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.small import RECIPE, trained
+from tests.training.small import PAIR, small, trained
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run
 from tfkit.training.objective import Seq2Seq
+
+from ..sampling import looped
 
 PAIRS = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ("two cats", "zwei Katzen"), ("a cow", "eine Kuh")]
 SIDES = {"source": "character", "target": "word"}
@@ -24,17 +26,9 @@ def recipe(folder: Path, **changed: Any) -> Recipe:
     """A translator of four pairs, their texts in `folder`."""
     (folder / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
     corpus = {"type": "parallel_tsv", "file": str(folder / "pairs.tsv")}
-    stacks = {"encoder": {"num_layers": 1}, "decoder": {"num_layers": 1}}
-    model = {key: value for key, value in RECIPE["model"].items() if key != "num_layers"}
-    base = {
-        **RECIPE,
-        "model": {**model, "type": "encoder_decoder", **stacks},
-        "data": {"tokenizer": SIDES, "train": corpus, "valid": corpus, "batch": {"size": 2}},
-        "objective": "seq2seq",
-        "train": {**RECIPE["train"], "samples": 1},
-        "generate": {"max_new_tokens": 6},
-    }
-    return load_recipe(base, overrides=changed)
+    data = {"data.tokenizer": SIDES, "data.train": corpus, "data.valid": corpus}
+    values = {**PAIR, "model.embedding.shared": False, **data, "train.samples": 1, "generate.max_new_tokens": 6}
+    return small(folder, {**values, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -114,42 +108,34 @@ def test_a_source_without_the_token_that_it_needs(tmp_path: Path) -> None:
     assert "'seq2seq' requires a special token for start" in fault.message
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        (
-            "extends: translate-numbers\ndata: {tokenizer: {source: character, target: word}}\n",
-            "model.embedding.shared: one token table cannot serve the two vocabularies of data.tokenizer (see {file}",
-        ),
-        (
-            "extends: names\ndata:\n  tokenizer: {source: character, target: word}\n",
-            "{file}:3:3: data.tokenizer: objective 'causal_lm' (see",
-        ),
-        (
-            EXTENDED + "data: {tokenizer: {source: charcter, target: word}}\n",
-            "{file}:3:28: data.tokenizer.source: unknown tokenizer 'charcter'. Did you mean 'character'?",
-        ),
-        (
-            EXTENDED + "data: {tokenizer: {source: character}}\n",
-            "{file}:3:19: data.tokenizer: needs the option 'target'",
-        ),
-        (
-            EXTENDED + "data: {tokenizer: {source: character, target: word, taget: word}}\n",
-            "{file}:3:53: data.tokenizer.taget: unknown option. Did you mean 'target'?",
-        ),
-        (
-            EXTENDED + "data: {tokenizer: {source: none, target: word}}\n",
-            "{file}:3:28: data.tokenizer.source: expected the name of a tokenizer",
-        ),
-        (
-            "extends: translate-numbers\nmodel: {embedding: {shared: false}, encoder: {vocab_size: 300}, "
-            "decoder: {vocab_size: 300}}\n"
-            "data: {tokenizer: {source: {type: bpe, vocab_size: 900}, target: {type: bpe, vocab_size: 300}}}\n",
-            "{file}:3:52: data.tokenizer.source.vocab_size: the tokenizer may have 900 tokens, but vocab_size "
-            "is 300 (see {file}:2:59)",
-        ),
-    ],
-)
+TWO = "data: {tokenizer: {source: character, target: word}}\n"
+BOUNDED = "encoder: {vocab_size: 300}, decoder: {vocab_size: 300}"
+FAULTS = [
+    (f"extends: translate-numbers\n{TWO}", "model.embedding.shared: one token table cannot serve the two vocabularies"),
+    (f"extends: names\n{TWO}", "{file}:2:8: data.tokenizer: objective 'causal_lm' (see"),
+    (
+        EXTENDED + TWO.replace("character", "charcter"),
+        "{file}:3:28: data.tokenizer.source: unknown tokenizer 'charcter'. Did you mean 'character'?",
+    ),
+    (EXTENDED + TWO.replace(", target: word", ""), "{file}:3:19: data.tokenizer: needs the option 'target'"),
+    (
+        EXTENDED + TWO.replace("word", "word, taget: word"),
+        "{file}:3:53: data.tokenizer.taget: unknown option. Did you mean 'target'?",
+    ),
+    (
+        EXTENDED + TWO.replace("character", "none"),
+        "{file}:3:28: data.tokenizer.source: expected the name of a tokenizer",
+    ),
+    (
+        f"extends: translate-numbers\nmodel: {{embedding: {{shared: false}}, {BOUNDED}}}\n"
+        "data: {tokenizer: {source: {type: bpe, vocab_size: 900}, target: {type: bpe, vocab_size: 300}}}\n",
+        "{file}:3:52: data.tokenizer.source.vocab_size: the tokenizer may have 900 tokens, but vocab_size "
+        "is 300 (see {file}:2:59)",
+    ),
+]
+
+
+@looped(("text", "fault"), FAULTS)
 def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, fault: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
