@@ -11,7 +11,7 @@ from tfkit.contracts.expect import expect
 from tfkit.contracts.options import D_MODEL, VOCABULARY
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.trees import Tree
-from tfkit.models import build_model
+from tfkit.models.build import build_model
 from tfkit.models.base import Model
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Train
