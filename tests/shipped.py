@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 
 NAMES = sorted(shipped_recipes())
 MODELS = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "models")

@@ -12,8 +12,8 @@ import torch
 import tfkit
 from tfkit.components.feedforward import FeedForward
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus.phrases import Phrases
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.data.corpus.drawn import Phrases
+from tfkit.recipe.compose import shipped_recipes
 
 from .sampling import looped
 

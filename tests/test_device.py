@@ -23,15 +23,14 @@ from tests.pretend import Device, pretending
 from tests.training.small import LINES
 from tfkit.functional import loss
 from tfkit.generation.search import prepare as searching
-from tfkit.generation.strategy.rows import Greedy
+from tfkit.generation.strategy.base import Greedy
 from tfkit.models import Model, build_model
-from tfkit.models.sample import meta_inputs
+from tfkit.models.build import meta_inputs
 from tfkit.models.static import Step, decode_step, static_fault
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.training.ahead import Ahead
-from tfkit.training.device import describe_products
-from tfkit.training.feed import Feed, Made
-from tfkit.training.folder import RunFolder
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.history import describe_products
+from tfkit.training.feed import Ahead, Feed, Made
 from tfkit.training.loop import Trainer
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.setup import prepare

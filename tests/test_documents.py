@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from tfkit.cli.main import main
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
+from tfkit.recipe.compose import shipped_recipes, shipped_tasks
 
 from . import reference
 from .documents import DOCUMENTS, KINDS, ROOT, between, blocks, words_of, write_files

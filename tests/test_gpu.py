@@ -26,9 +26,9 @@ from tfkit.models import Model, build_model
 from tfkit.models.static import Step, compiled_step, decode_step
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run
-from tfkit.training.compiled import compiled
 from tfkit.training.division import Sharded
 from tfkit.training.objective.base import causal_loss
+from tfkit.training.step import compiled
 
 DEVICE = os.environ.get("DEVICE", "cuda")
 CUDA = DEVICE != "cpu"

@@ -21,21 +21,22 @@ ALLOWED = {
     "recipe": "core storage",
     "data": "core storage recipe",
     "generation": "core functional components models recipe data",
-    "training": "core storage functional components models recipe data generation",
-    "contracts": "core components models recipe data generation training",
+    "runs": "core storage functional models recipe data generation",
+    "training": "core storage functional components models recipe data generation runs",
+    "contracts": "core components models recipe data generation runs training",
     "reports": "core functional components models recipe generation contracts",
-    "run": "core storage models recipe data generation training reports",
-    "interop": "core storage models recipe data training run reports",
+    "run": "core storage models recipe data generation runs training reports",
+    "interop": "core storage models recipe data runs training run reports",
     "skeletons": "core functional components models data generation training",
-    "studies": "core storage models recipe data training run reports",
-    "cli": "core storage recipe generation training run contracts interop reports studies",
+    "studies": "core storage models recipe data runs training run reports",
+    "cli": "core storage recipe generation runs training run contracts interop reports studies",
     "api": "core models recipe",
     "__init__": "core models recipe run api",
     "__main__": "cli",
 }
 # the rooms of recipe/, each importing only those of the lines before it
 RECIPE = """
-    rules shipped keys
+    rules keys
     text
     overlays
     architecture

@@ -15,7 +15,7 @@ import tfkit
 ROOT = Path(tfkit.__file__).parent
 LEAVES = ("studies", "interop", "contracts", "skeletons")
 DRAWINGS = ("commands", "gallery", "letters", "picture", "picture_text", "svg", "wiring")  # of reports/
-PAGES = ("compare", "draw", "export", "import_", "new", "prove", "quantize", "skeleton", "study", "verify")  # of cli/
+PAGES = ("interop", "new", "studies")  # of cli/
 RECIPE = """\
 tfkit: 1
 extends: translate-numbers

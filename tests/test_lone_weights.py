@@ -18,9 +18,8 @@ from tests.interop.made import command
 from tests.sampling import each
 from tests.training.small import RECIPE, small
 from tfkit.core.errors import RecipeError, RunError, TfkitError, UsageError
-from tfkit.training.average import mean
-from tfkit.training.weights import Weights, load_weights
-from tfkit.training.weights_file import ENTRY, entry_of, recipe_in
+from tfkit.runs.weights import ENTRY, Weights, entry_of, load_weights, recipe_in
+from tfkit.training.publish import mean
 
 IDS: dict[str, Any] = {"tfkit": 1, "model": {**RECIPE["model"], "vocab_size": 20}}
 

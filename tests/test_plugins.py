@@ -31,17 +31,17 @@ BASES = {
     "mask": "tfkit.components.mask.Window",
     "activation": "tfkit.components.activation.QuickGELU",
     "init": "tfkit.components.init.Normal",
-    "tokenizer": "tfkit.data.tokenizer.character.Character",
-    "corpus": "tfkit.data.corpus.docstrings.Docstrings",
-    "objective": "tfkit.training.objective.causal_lm.CausalLm",
+    "tokenizer": "tfkit.data.tokenizer.word.Character",
+    "corpus": "tfkit.data.corpus.drawn.Docstrings",
+    "objective": "tfkit.training.objective.completion.CausalLm",
     "optimizer": "tfkit.training.optimizer.Adam",
     "schedule": "tfkit.training.schedule.Constant",
     "adapter": "tfkit.training.adapter.Lora",
-    "metric": "tfkit.training.metric.loss.Perplexity",
+    "metric": "tfkit.training.metric.base.Perplexity",
     "callback": "tfkit.training.callback.Ema",
-    "logits": "tfkit.generation.logits.tokens.MinLength",
+    "logits": "tfkit.generation.logits.base.MinLength",
     "stop": "tfkit.generation.stop.Length",
-    "strategy": "tfkit.generation.strategy.rows.Greedy",
+    "strategy": "tfkit.generation.strategy.base.Greedy",
 }
 
 

@@ -24,7 +24,7 @@ from tfkit.models.base import Model
 from tfkit.models.parametrization import growths
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.overlays import written
-from tfkit.recipe.text.options import path_values
+from tfkit.recipe.text.faults import path_values
 from tfkit.recipe.text.source import parse
 from tfkit.reports.diff import diff_architectures, diff_settings
 from tfkit.reports.explain import explain

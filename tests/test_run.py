@@ -18,11 +18,11 @@ import tfkit
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run, evaluate, load_run, train
-from tfkit.training.interrupt import Interrupted, Interrupts
 from tfkit.training.loop import Trainer
 from tfkit.training.objective import Answers, CausalLm
-from tfkit.training.objective.causal_lm import CausalRows
-from tfkit.training.samples import SampleOutput, cut, print_samples
+from tfkit.training.objective.completion import CausalRows
+from tfkit.training.processes import Interrupted, Interrupts
+from tfkit.training.scoring import SampleOutput, cut, print_samples
 
 from .sampling import some
 

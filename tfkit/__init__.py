@@ -43,12 +43,11 @@ __all__ = [
 
 _ROOMS = {
     "tfkit.api": ("build", "part", "parts"),
-    "tfkit.core.component": ("Component", "Config"),
+    "tfkit.core.component": ("Component", "Config", "Shape"),
     "tfkit.core.context": ("Context",),
     "tfkit.core.errors": ("DataError", "RecipeError", "RunError", "TfkitError", "UsageError"),
     "tfkit.core.options": ("Slot",),
     "tfkit.core.registry": ("register",),
-    "tfkit.core.shape": ("Shape",),
     "tfkit.interop.hub": ("push",),
     "tfkit.interop.huggingface.pretrained": ("as_pretrained",),
     "tfkit.models.alone": ("context",),

@@ -3,6 +3,7 @@ from tfkit.api import part as part
 from tfkit.api import parts as parts
 from tfkit.core.component import Component as Component
 from tfkit.core.component import Config as Config
+from tfkit.core.component import Shape as Shape
 from tfkit.core.context import Context as Context
 from tfkit.core.errors import DataError as DataError
 from tfkit.core.errors import RecipeError as RecipeError
@@ -11,7 +12,6 @@ from tfkit.core.errors import TfkitError as TfkitError
 from tfkit.core.errors import UsageError as UsageError
 from tfkit.core.options import Slot as Slot
 from tfkit.core.registry import register as register
-from tfkit.core.shape import Shape as Shape
 from tfkit.interop.hub import push as push
 from tfkit.interop.huggingface.pretrained import as_pretrained as as_pretrained
 from tfkit.models.alone import context as context

@@ -13,11 +13,10 @@ from torch import nn
 
 from tfkit.core.blame import parts_named
 from tfkit.core.bounds import SEED
-from tfkit.core.component import Config, Problem
+from tfkit.core.component import Config, Problem, Shape, Side
 from tfkit.core.errors import Place, RecipeError, UsageError
 from tfkit.core.options import Heads, NonNegativeInt, PositiveInt, Width
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.core.shape import Shape, Side
 from tfkit.core.slots import AttentionFacts, EmbeddingFacts, HeadFacts, MaskFacts
 from tfkit.core.synonyms import nearest
 from tfkit.models.alone import callable_alone

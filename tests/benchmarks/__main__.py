@@ -14,10 +14,10 @@ from typing import TypeVar
 from tests.benchmarks import attention, coordinates, decoding, models, products
 from tests.benchmarks.decoders import DECODERS
 from tests.benchmarks.peers import READERS, TRAINERS
-from tfkit.core.console import Console
 from tfkit.core.errors import TfkitError
+from tfkit.core.figures import Console
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.training.device import choose_device
+from tfkit.runs.history import choose_device
 
 Value = TypeVar("Value")
 DEFAULTS = argparse.ArgumentDefaultsHelpFormatter

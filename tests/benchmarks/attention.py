@@ -10,9 +10,9 @@ from itertools import pairwise
 import torch
 
 from tests.benchmarks.rounds import Call, peak_bytes, print_wide, quickest, say
+from tfkit.core.bounds import JsonObject, Tree
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import readable_bytes
-from tfkit.core.trees import JsonObject, Tree
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 

@@ -17,15 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.benchmarks.rounds import say
-from tfkit.core.console import Console
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import UsageError
-from tfkit.core.figures import COLOURS, drawn, finished, matplotlib_figure, svg
-from tfkit.core.trees import JsonObject
+from tfkit.core.figures import COLOURS, Console, drawn, finished, matplotlib_figure, svg
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.reports.parts_table import rows as print_columns
 from tfkit.storage.files import write_text
-from tfkit.training.groups import regroup, set_rate
+from tfkit.training.optimizer import regroup, set_rate
 from tfkit.training.setup import steps_of
 
 PARAMETRIZATIONS = ("mup", "standard")

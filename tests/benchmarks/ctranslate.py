@@ -15,7 +15,7 @@ from tests.benchmarks.decoding import Work, decoding, recipe
 from tests.benchmarks.rounds import Call, library
 from tfkit.core.errors import DifferenceError, UsageError
 from tfkit.interop.huggingface.exporting import export_model
-from tfkit.interop.huggingface.reference_model import quiet
+from tfkit.interop.huggingface.verifying import quiet
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe

@@ -11,11 +11,11 @@ from typing import get_args
 import torch
 
 from tests.benchmarks.rounds import OWN, Call, Make, alternate, compared, measured_calls, print_table, say, timed, where
+from tfkit.core.bounds import JsonObject, Tree
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
-from tfkit.core.trees import JsonObject, Tree
 from tfkit.generation.decoder import Quantize, StepDecoder
-from tfkit.generation.products import check_quantized
+from tfkit.generation.layers import check_quantized
 from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.texts import find
 from tfkit.models import Model

@@ -28,13 +28,13 @@ from tests.benchmarks.rounds import (
     where,
 )
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import JsonObject
 from tfkit.core.options import Slot
-from tfkit.core.trees import JsonObject
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count as count_costs
-from tfkit.training.device import autocast
+from tfkit.runs.history import autocast
 from tfkit.training.division import Division
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from tests.benchmarks.decoders import transformers_model
 from tests.benchmarks.models import Case, Peer, with_adamw
 from tests.benchmarks.rounds import Call, library
 from tfkit.core.errors import DifferenceError, UsageError
-from tfkit.interop.onnx.graphs import WholeGraph
-from tfkit.interop.onnx.tracing import trace
+from tfkit.interop.onnx.graphs import WholeGraph, trace
 from tfkit.models import Model
 
 Engine = Callable[[dict[str, Tensor]], Tensor]  # maps inputs by name to logits

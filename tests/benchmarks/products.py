@@ -10,10 +10,8 @@ from typing import NamedTuple
 import torch
 
 from tests.benchmarks.rounds import Call, print_wide, quickest, say, timed, where
-from tfkit.core.trees import JsonObject
-from tfkit.functional.linear import product
-from tfkit.functional.rule import DIRECT, FEW, fastest, forced, rule_name
-from tfkit.functional.ways import WAYS, Way, suits
+from tfkit.core.bounds import JsonObject
+from tfkit.functional.linear import DIRECT, FEW, WAYS, Way, fastest, forced, product, rule_name, suits
 
 LARGE, LARGE_ON_GPU = 2048, 8192  # sides of the matrices whose product has about the highest rate
 REPEATED = 5

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 import torch
 from rich.table import Table
 
-from tfkit.core.console import Console
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import RunError, TfkitError, UsageError, on_one_line
+from tfkit.core.figures import Console
 from tfkit.core.machine import is_out_of_memory, machine
-from tfkit.core.trees import JsonObject
-from tfkit.training.device import describe
+from tfkit.runs.history import describe
 
 Call = Callable[[], object]
 Make = Callable[[], Call | None]  # prepares a call; None if a library does not support the task

@@ -12,7 +12,7 @@ import pytest
 import tfkit.run.run
 import tfkit.training.scoring
 from tfkit.core.errors import RunError, UsageError
-from tfkit.training.interrupt import Interrupted
+from tfkit.training.processes import Interrupted
 
 from ..sampling import each, looped
 from .typed import refused, typed

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.test_commands import RECIPE, tfkit_command
 from tests.reports.test_draw import check_places
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.compose import shipped_recipes
 
 PART = '''
 from torch import Tensor

@@ -19,8 +19,7 @@ from typing import IO, Any
 import pytest
 
 import tfkit
-from tfkit.cli.answers import _quoted
-from tfkit.cli.conversation import converse
+from tfkit.cli.writing import _quoted, converse
 from tfkit.core.errors import UsageError
 
 from ..sampling import looped
@@ -222,7 +221,7 @@ def test_texts_are_asked_for_until_somebody_leaves(
 def test_a_terminal_is_answered_in_pieces_where_that_is_possible(
     run: Path, typing: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfkit.cli.generate.on_terminal", lambda: True)
+    monkeypatch.setattr("tfkit.cli.writing.on_terminal", lambda: True)
     expected = tfkit.load_run(run).generate("The ")[0]
     for options in ([], ["--num-beams", "2"]):
         typing("The ", "a" * 60, EOFError())

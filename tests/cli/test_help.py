@@ -12,13 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
-from tfkit.cli.examples import EXAMPLES
-from tfkit.cli.main import COMMANDS, GROUPS, main
+from tfkit.cli.main import COMMANDS, EXAMPLES, GROUPS, main
 from tfkit.core.errors import PACKAGE, Place
 from tfkit.core.output import counted
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.recipe.shipped import shipped_recipes, shipped_tasks
+from tfkit.recipe.compose import shipped_recipes, shipped_tasks
 
 from ..sampling import each, looped
 from .typed import typed
@@ -95,7 +94,7 @@ def test_quick_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from tfkit.cli.main import main\n"
-        "import tfkit.cli.train, tfkit.cli.show, tfkit.cli.check, tfkit.cli.parts\n"
+        "import tfkit.cli.training, tfkit.cli.recipes, tfkit.cli.parts\n"
         f"main(['--help'], standalone_mode=False); sys.exit(str([n for n in {HEAVY} if n in sys.modules]))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -206,4 +206,4 @@ def test_everything_is_printed_through_the_doors(room: str) -> None:
         text = file.read_text(encoding="utf-8")
         called = set(calls(ast.parse(text)))
         assert not called & {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}, file
-        assert "Console" not in called or "from tfkit.core.console import Console" in text, file
+        assert "Console" not in called or "from tfkit.core.figures import Console" in text, file

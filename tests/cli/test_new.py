@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 import tfkit
 from tfkit.cli.main import main
-from tfkit.recipe.text.options import path_values
+from tfkit.recipe.text.faults import path_values
 
 from ..sampling import looped
 

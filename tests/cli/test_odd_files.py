@@ -15,7 +15,7 @@ from tests.training.small import RECIPE
 from tfkit.cli.texts import LONGEST
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus import Capo, Docstrings, Phrases, Probe, VectorCorpus, lines, watch
+from tfkit.data.corpus import Capo, Docstrings, Phrases, Probe, VectorCorpus, base, lines
 
 from ..sampling import each, looped
 from .typed import refused, typed
@@ -172,13 +172,13 @@ def million(tmp_path: Path) -> str:
 
 
 def test_rows_that_memory_cannot_hold_are_refused(million: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "free_memory", lambda: 2**27)
+    monkeypatch.setattr(base, "free_memory", lambda: 2**27)
     with pytest.raises(DataError, match=r"rows.parquet: 1,000,000 examples need at least 238\.4 MiB, .* set limit"):
         examples(file=million, fields={"text": "text"})
     assert examples(file=million, fields={"text": "text"}, limit=3) == [{"text": "a"}] * 3
     left = iter([2**40, 2**38, 2**36])
-    monkeypatch.setattr(watch, "free_memory", lambda: next(left))
-    monkeypatch.setattr(watch, "SELDOM", 100)
+    monkeypatch.setattr(base, "free_memory", lambda: next(left))
+    monkeypatch.setattr(base, "SELDOM", 100)
     with pytest.raises(DataError, match=r"after 200 examples, only 64\.0 GiB of memory are left; set limit"):
         examples(file=million, fields={"text": "text"})
 
@@ -187,7 +187,7 @@ def test_how_far_a_long_corpus_is_read_is_logged(
     million: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr(watch.time, "monotonic", lambda: 11.0 * next(clock))
+    monkeypatch.setattr(base.time, "monotonic", lambda: 11.0 * next(clock))
     with caplog.at_level("INFO", "tfkit"):
         examples(file=million, fields={"text": "text"}, limit=2500)
     told = [record.getMessage().split(": ")[1] for record in caplog.records]
@@ -219,4 +219,4 @@ def test_a_damaged_parquet_file_is_told(place: float, tmp_path: Path) -> None:
 
 def test_a_corpus_of_ones_own_gives_texts() -> None:
     with pytest.raises(DataError, match="mine: example 2: text must be a string, got int"):
-        list(watch.watched(iter([{"text": "fine"}, {"text": 3}]), "mine", None))
+        list(base.watched(iter([{"text": "fine"}, {"text": 3}]), "mine", None))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tfkit.core.plugins import PluginProblem
+from tfkit.core.errors import PluginProblem
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 from ..sampling import each, looped

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tfkit.cli import prove
+from tfkit.cli import parts
 from tfkit.cli.main import main
 from tfkit.contracts import proving, saving
 from tfkit.contracts.proving import Promise
 from tfkit.models import ModelOutput, build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run
-from tfkit.training import checkpoint
+from tfkit.runs import checkpoint
 from tfkit.training.step import accumulate
 
 from ..training.small import LINES, RECIPE, small, trained
@@ -46,12 +46,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_export(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Leave transformers out, which takes seconds to import."""
     if "slow" not in request.keywords:
-        monkeypatch.setattr(prove.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(parts.importlib.util, "find_spec", lambda name: None)
 
 
 def proofs(run: Run) -> dict[str, Promise]:
     """The proofs of a run by their promise."""
-    return {proof.name: proof for proof in prove._promises(run)}
+    return {proof.name: proof for proof in parts._promises(run)}
 
 
 def test_a_run_keeps_its_promises_and_stays_as_it_is(folder: Path) -> None:

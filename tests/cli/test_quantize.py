@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tfkit.core.errors import RunError
-from tfkit.generation.products import Int8
+from tfkit.generation.layers import Int8
 from tfkit.run import load_run
-from tfkit.training.folder import WEIGHTS
-from tfkit.training.weights import load_weights
+from tfkit.runs.folder import WEIGHTS
+from tfkit.runs.weights import load_weights
 
 from ..sampling import each, looped
 from ..training.small import small, trained

@@ -13,7 +13,7 @@ from click.testing import Result
 
 from tests.training.small import small, trained
 from tfkit.run import evaluate
-from tfkit.storage.locks import FolderLock, held_by
+from tfkit.storage.files import FolderLock, held_by
 
 from ..sampling import looped
 from .typed import typed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.cli.skeleton import FOLDER, USES
+from tfkit.cli.new import FOLDER, USES
 from tfkit.contracts.verify import verify
 from tfkit.core.registry import CATALOGUES, HOMES, REGISTRY
 from tfkit.recipe.imports import import_parts
@@ -22,7 +22,7 @@ from .typed import refused, typed
 QUICK = ["feedforward", "metric", "stop"]
 SEARCHING = (
     "tfkit.generation.search",
-    "tfkit.generation.strategy.rows",
+    "tfkit.generation.strategy.base",
     "tfkit.training.objective.rows",
 )  # what every strategy is made of
 

@@ -18,8 +18,8 @@ import pytest
 import tfkit
 from tests.studies.small import replaced, study
 from tfkit.cli.terminal import OUTPUT, echo, outlasting
-from tfkit.core.console import Console
-from tfkit.training.interrupt import Interrupts
+from tfkit.core.figures import Console
+from tfkit.training.processes import Interrupts
 from tfkit.training.progress import Reporter
 
 from ..sampling import each
@@ -159,7 +159,7 @@ def test_the_samples_of_a_run_may_lose_their_reader(tmp_path: Path) -> None:
         reporter.open(tmp_path / "train.log")
         reporter.say("while somebody reads")
         os.close(read)
-        from tfkit.training.samples import SampleOutput, print_samples
+        from tfkit.training.scoring import SampleOutput, print_samples
 
         reporter.draw(lambda there: print_samples([SampleOutput("a", "b", "c")], there))
         reporter.say("after that")

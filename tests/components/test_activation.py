@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from tfkit.components.activation import TORCH_ACTIVATIONS, PReLU
+from tfkit.core.component import Shape
 from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tfkit.components.attention import Differential
 from tfkit.components.attention.differential import VECTORS
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
-from tfkit.core.shape import Shape
 
 SHAPE = Shape(d_model=16, layer=2)
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from tests.work import work
 from tfkit.components.feedforward import Experts
+from tfkit.core.component import Shape
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tfkit.components.feedforward import MLP, GatedLinearUnit
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import tfkit
 from tfkit.components.embedding import Tokens
 from tfkit.components.head import MaskedLM
+from tfkit.core.component import Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 from ..models.small import small
 from ..sampling import looped

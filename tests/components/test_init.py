@@ -14,8 +14,8 @@ from tfkit.components.embedding import Tokens
 from tfkit.components.feedforward import MLP, GatedLinearUnit
 from tfkit.components.head import LanguageModel
 from tfkit.components.norm import LayerNorm
+from tfkit.core.component import Shape
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 SHAPE = Shape(d_model=64, vocab_size=300, depth=8)
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tfkit.components.attention import Latent
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
 from tfkit.recipe.load import load_recipe
 
 from ..models.small import small

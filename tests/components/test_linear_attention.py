@@ -13,9 +13,9 @@ from torch import Tensor
 from tfkit.components.attention import KernelAttention, Performer
 from tfkit.components.mask import Causal
 from tfkit.contracts.calls import randomise
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
 from tfkit.functional.kernel import CHUNK, KernelSums, kernel_attention
 
 WIDTH, HEADS, ROWS = 12, 3, 2
@@ -194,7 +194,7 @@ def test_a_long_text_in_pieces_is_the_same(name: str, padded: bool, monkeypatch:
     whole = part(x, context)
     features = part.log_features
     monkeypatch.setattr(part, "log_features", lambda y: (sizes.append(y.shape[2]), features(y))[1])
-    monkeypatch.setattr("tfkit.components.attention.kernel.PIECE", 4)
+    monkeypatch.setattr("tfkit.components.attention.linear.PIECE", 4)
     with torch.no_grad():
         pieces = part(x, context)
     assert max(sizes) == 4, "the features of more tokens were made at once"

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tfkit.contracts.calls import randomise
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
-from tfkit.functional.scan import CHUNK, linear_scan
+from tfkit.functional.kernel import SPAN, linear_scan
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 
@@ -136,7 +136,7 @@ def test_mamba_follows_its_formula(options: dict[str, Any]) -> None:
 
 
 def test_a_scan_is_the_recurrence_over_any_length() -> None:
-    time = 2 * CHUNK + 5
+    time = 2 * SPAN + 5
     generator = torch.Generator().manual_seed(2)
     decay, given = (torch.rand(2, time, 3, generator=generator, dtype=torch.float64) for _ in range(2))
     before = torch.rand(2, 3, generator=generator, dtype=torch.float64)

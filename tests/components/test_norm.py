@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tfkit.components.norm import LayerNorm, RMSNorm
+from tfkit.core.component import Shape
 from tfkit.core.errors import UsageError
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 

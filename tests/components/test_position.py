@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from tfkit.components.position import ALiBi, LearnedPosition, LogTemperature, Rotary, Sinusoidal, T5Bias
 from tfkit.components.position.bias import slopes
+from tfkit.core.component import Shape
 from tfkit.core.errors import UsageError
-from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
 from tfkit.recipe.model import blueprint_of
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.components.residual import Branch, BranchNorm, DeepNorm, Sandwich
+from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 

@@ -12,9 +12,9 @@ from tfkit.components.attention import MultiHead
 from tfkit.components.mask import Causal, Window
 from tfkit.components.position import ALiBi, Rotary
 from tfkit.contracts.calls import randomise
+from tfkit.core.component import Shape
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 from .reference import Naive, linear_bias, rotated

@@ -26,10 +26,9 @@ from tfkit.components.mixer import LSTM
 from tfkit.components.norm import Norm
 from tfkit.components.residual import PreNorm
 from tfkit.contracts.check import CHECKS
-from tfkit.core.component import Component
+from tfkit.core.component import Component, Inputs
 from tfkit.core.context import Collector, Context, Placement, Visibility
 from tfkit.core.errors import UsageError
-from tfkit.core.inputs import Inputs
 from tfkit.core.options import RecipePath, Width
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.corpus.text_files import TextCorpus
@@ -39,12 +38,12 @@ from tfkit.generation.rules import Rules
 from tfkit.generation.search import Candidate
 from tfkit.generation.stop import StopRule
 from tfkit.generation.strategy import Greedy, Sample, Strategy
-from tfkit.models.encoder_decoder import EncoderDecoder
+from tfkit.models.single import EncoderDecoder
 from tfkit.training.adapter import Adaptation, Lora
 from tfkit.training.callback import Callback, Ema
 from tfkit.training.metric import ExactMatch, Metric, Perplexity, TextMetric
 from tfkit.training.objective import CausalLm, Loss, Seq2Seq
-from tfkit.training.objective.causal_lm import CausalRows
+from tfkit.training.objective.completion import CausalRows
 from tfkit.training.optimizer import AdamW, Optimizer
 from tfkit.training.schedule import Constant
 

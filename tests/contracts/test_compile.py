@@ -17,12 +17,12 @@ from tfkit.components.feedforward.dense import MLP
 from tfkit.contracts.calls import model, randomise, run, special, tokens
 from tfkit.contracts.cases import Case, load, loads
 from tfkit.contracts.check import CHECKS
-from tfkit.contracts.compile import compiles, one_graph, quiet
 from tfkit.contracts.expect import expect_equal
 from tfkit.contracts.options import D_MODEL
+from tfkit.contracts.saving import compiles, one_graph, quiet
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 from tfkit.models.base import Model, ModelOutput
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe

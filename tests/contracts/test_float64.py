@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
-from tfkit.contracts import generation, strategy
+from tfkit.contracts import strategy
 from tfkit.contracts.cases import Case, cases, variants
-from tfkit.contracts.float64 import in_float64
+from tfkit.contracts.expect import in_float64
 from tfkit.core.registry import REGISTRY
 from tfkit.generation.stepper import evaluating
 from tfkit.models import Model
@@ -25,8 +25,8 @@ def options_of(slot: str) -> list[Case]:
 
 def test_a_logits_rule_computes_in_float64() -> None:
     def check(case: Case) -> None:
-        logits, ids, new = generation.call()
-        rule, exact = generation.rule_of(case), logits.double()
+        logits, ids, new = strategy.call()
+        rule, exact = strategy.rule_of(case), logits.double()
         with in_float64("a logits rule"):
             changed = rule.forward(exact, ids, new)
         assert changed.dtype == torch.float64

@@ -25,9 +25,8 @@ from tfkit.components.position import Sinusoidal
 from tfkit.components.residual import PreNorm
 from tfkit.contracts import verify as module
 from tfkit.contracts.cases import Case, cases, loads, variants
-from tfkit.contracts.check import CHECKS, with_needs
+from tfkit.contracts.check import CHECKS, Failure, Outcome, Report, render, summary, with_needs
 from tfkit.contracts.expect import Broken, describe
-from tfkit.contracts.report import Failure, Outcome, Report, render, summary
 from tfkit.contracts.verify import registered_by, run_verification, verify
 from tfkit.core import component
 from tfkit.core.component import Component
@@ -241,7 +240,7 @@ def test_a_part_is_refused_where_it_lacks_a_capability(register: Register) -> No
 
 def test_an_accepted_recipe_that_should_be_refused_is_told(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
     part = register("attention", able("bidirectional"))
-    monkeypatch.setattr("tfkit.contracts.refusals.loads", lambda case: True)
+    monkeypatch.setattr("tfkit.contracts.saving.loads", lambda case: True)
     outcome = verify(part, ["built", "refusals"], options=False).find("refusals")
     assert outcome is not None and "does not declare causal, but a recipe that uses it" in outcome.failures[0].message
 

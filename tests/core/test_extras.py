@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import tfkit
-from tfkit.core import extras
-from tfkit.core.errors import UsageError
-from tfkit.core.extras import DISTRIBUTION, installing, optional
+from tfkit.core import errors
+from tfkit.core.errors import DISTRIBUTION, UsageError, installing, optional
 
 from ..sampling import looped
 
@@ -42,7 +41,7 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
         UsageError, match=r'^figures need the package no_such_library: pip install "jinja2>=3\.1\.6" "mat'
     ):
         optional("no_such_library.figure", "study", "figures need")
-    monkeypatch.setattr(extras, "DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr(errors, "DISTRIBUTION", "no-such-distribution")
     assert installing("study") == 'pip install -e ".[study]" in a clone of tfkit'
 
 

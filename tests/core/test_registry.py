@@ -12,9 +12,8 @@ import pytest
 
 import tfkit
 from tfkit.components.norm import LayerNorm, Norm
-from tfkit.core.errors import TfkitWarning
+from tfkit.core.errors import TfkitWarning, origin
 from tfkit.core.options import Slot
-from tfkit.core.plugins import origin
 from tfkit.core.registry import REGISTRY, Registry, UnknownPart
 
 PART = """

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from tfkit.core.errors import DataError, UsageError
-from tfkit.data.batches import BatchOrder, fitting, padding_share, plan, plan_packed
-from tfkit.data.by_length import CPU_TOKENS, by_length
+from tfkit.data.batches import CPU_TOKENS, BatchOrder, by_length, fitting, padding_share, plan, plan_packed
 from tfkit.recipe.settings.sections import Batch
 
 from ..sampling import looped

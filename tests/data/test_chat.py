@@ -17,8 +17,7 @@ import pytest
 
 from tfkit.core.errors import DataError
 from tfkit.data import chat
-from tfkit.data.chat import DEFAULT, ChatTemplate, checked, read, written
-from tfkit.data.control import ControlTokens
+from tfkit.data.chat import DEFAULT, ChatTemplate, ControlTokens, checked, read, written
 from tfkit.data.corpus import Conversations
 from tfkit.data.tokenizer import Bpe, Tokenizer, Unigram, Word, WordPiece
 

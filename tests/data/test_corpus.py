@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tfkit.core.errors import DataError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.corpus.docstrings import summaries
+from tfkit.data.corpus.drawn import summaries
 
 from ..sampling import looped
 
@@ -377,7 +377,7 @@ def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypa
     text = 'def f():\n    """Return the first value.  It is e.g. 3.5 of\n    a list.\n\n    Raise if empty.\n    """\n'
     (tmp_path / "abc.py").write_text(text)
     (tmp_path / "ast.py").write_text('"""The same source.\n\nIt is e.g. 3.5 of a list. Raise if empty."""\n' + text)
-    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
+    monkeypatch.setattr("tfkit.data.corpus.drawn.library", lambda: tmp_path)
     both = [pair for split in ("train", "valid", "test") for pair in read("docstrings", form="summary", split=split)]
     assert both == [{"source": "It is e.g. 3.5 of a list. Raise if empty.", "target": "Return the first value."}]
     monkeypatch.undo()
@@ -392,7 +392,7 @@ def test_summaries_are_first_sentences_parted_by_module(tmp_path: Path, monkeypa
 
 
 def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path)
+    monkeypatch.setattr("tfkit.data.corpus.drawn.library", lambda: tmp_path)
     (tmp_path / "json" / "tests").mkdir(parents=True)
     (tmp_path / "json" / "tests" / "x.py").write_text('"""A test."""')
     (tmp_path / "json" / "__init__.py").write_text(
@@ -406,7 +406,7 @@ def test_docstrings_come_from_sources_that_are_not_run(tmp_path: Path, monkeypat
     (tmp_path / "pydoc_data" / "topics.py").write_text("topics = {'a': 'Topic\\n', 'b': f()}")
     both = [*texts("docstrings", split="train"), *texts("docstrings", split="valid")]
     assert sorted(both) == ["Class.", "Method\nf.", "Module.", "Topic"]
-    monkeypatch.setattr("tfkit.data.corpus.docstrings.library", lambda: tmp_path / "json" / "tests")
+    monkeypatch.setattr("tfkit.data.corpus.drawn.library", lambda: tmp_path / "json" / "tests")
     (tmp_path / "json" / "tests" / "x.py").unlink()
     assert f"{tmp_path}/json/tests" in refused("docstrings")  # which has no source
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfkit.core.errors import DataError
-from tfkit.data.corpus.datasets import Datasets
+from tfkit.data.corpus.records import Datasets
 
 pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 ROWS = [{"pair": {"en": f"one {number}", "de": f"eins {number}"}, "id": number} for number in range(5)]

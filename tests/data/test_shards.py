@@ -14,9 +14,8 @@ import pytest
 
 from tests.kills import kills, shares
 from tfkit.core.errors import DataError, ExampleError, RunError
-from tfkit.data.encoder import encoded
+from tfkit.data.encoder import Stream, TokenIds, encoded
 from tfkit.data.shards import ShardSource, remembered, shard
-from tfkit.data.token_ids import Stream, TokenIds
 from tfkit.data.tokenizer import Character, Tokenizer
 
 LINES = ["one two", "three", "four five six", "", "seven"]

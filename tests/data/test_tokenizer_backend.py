@@ -15,7 +15,7 @@ from tokenizers import normalizers
 from tfkit.core.errors import DataError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import GROWTH, read_backend
-from tfkit.data.tokenizer.frame import Frame
+from tfkit.data.tokenizer.word import Frame
 
 from ..sampling import looped
 

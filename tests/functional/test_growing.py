@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.functional import growing
-from tfkit.functional.growing import SLACK, SPARE, GrowingBuffers
-from tfkit.functional.largest import BLOCK, WIDE, argmax, topk
+from tfkit.functional import view
+from tfkit.functional.view import BLOCK, SLACK, SPARE, WIDE, GrowingBuffers, argmax, topk
 
 from ..sampling import looped
 
@@ -100,7 +99,7 @@ def test_so_many_can_be_taken_back_however_far_the_text_is() -> None:
 def test_rows_are_reordered_in_a_new_buffer_or_where_they_are(
     limit: int, learned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "IN_PLACE", limit)
+    monkeypatch.setattr(view, "IN_PLACE", limit)
     held, new = GrowingBuffers(2), torch.rand(3, 2, 5, 4, requires_grad=learned)
     held.reserve(400)
     held.append(new, 2 * new)

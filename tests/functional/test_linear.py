@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from tfkit.functional import linear, ways
-from tfkit.functional.linear import Linear, product, replace_linears
-from tfkit.functional.rule import FORCED
-from tfkit.functional.ways import WAYS, available
+from tfkit.functional import linear
+from tfkit.functional.linear import FORCED, WAYS, Linear, available, product, replace_linears
 
-pytestmark = pytest.mark.skipif(ways.ONEDNN is None, reason="this build of torch has no oneDNN")
+pytestmark = pytest.mark.skipif(linear.ONEDNN is None, reason="this build of torch has no oneDNN")
 
 
 @pytest.fixture(autouse=True)
@@ -142,13 +140,13 @@ def test_a_layer_is_traced_by_fx() -> None:
 @pytest.mark.full
 def test_onednn_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps compiled code for each of them."""
-    kernel, seen = ways.ONEDNN, set()
+    kernel, seen = linear.ONEDNN, set()
 
     def counted(x: Tensor, *rest: object) -> Tensor:
         seen.add(x.shape[:-1].numel())
         return kernel(x, *rest)
 
-    monkeypatch.setattr(ways, "ONEDNN", counted)
+    monkeypatch.setattr(linear, "ONEDNN", counted)
     weight, bias = torch.randn(8, 24), torch.randn(8)
     for rows in range(1, 1025):
         x = torch.randn(rows, 24)

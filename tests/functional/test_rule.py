@@ -13,9 +13,8 @@ import torch.nn.functional as F
 import tfkit
 from tfkit.core import machine
 from tfkit.core.errors import UsageError
-from tfkit.functional import rule, ways
-from tfkit.functional.rule import DIRECT, FORCED, RULES, fastest, rule_name
-from tfkit.functional.ways import WAYS, available
+from tfkit.functional import linear
+from tfkit.functional.linear import DIRECT, FORCED, RULES, WAYS, available, fastest, rule_name
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +24,8 @@ def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the rule of another processor, with every way available."""
-    monkeypatch.setattr(rule, "_of_processor", lambda: name)
-    monkeypatch.setattr(rule, "suits", lambda *shape: True)
+    monkeypatch.setattr(linear, "_of_processor", lambda: name)
+    monkeypatch.setattr(linear, "suits", lambda *shape: True)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -53,7 +52,7 @@ def test_a_rule_names_ways_that_can_be_used(name: str, monkeypatch: pytest.Monke
     for shape in shapes:
         assert fastest(*shape, copies=True) in WAYS
         assert fastest(*shape) in DIRECT and fastest(*shape, transposed=True) in DIRECT
-    monkeypatch.setattr(rule, "suits", lambda name, *sides: name == "mkl")
+    monkeypatch.setattr(linear, "suits", lambda name, *sides: name == "mkl")
     assert {fastest(*shape, copies=copies) for shape in shapes for copies in (True, False)} == {"mkl"}
 
 
@@ -70,7 +69,7 @@ def test_the_rule_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _rule_of(vendor: str, instructions: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(rule, "vendor", lambda: vendor)
+    monkeypatch.setattr(linear, "vendor", lambda: vendor)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
     return rule_name()
 
@@ -99,8 +98,8 @@ def test_few_rows_are_multiplied_by_copies(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_thin_weights_are_not_packed() -> None:
-    assert not ways.suits("packed", ways.THIN - 1, 4096)
-    assert ways.suits("packed", ways.THIN, 4096) == available("packed")
+    assert not linear.suits("packed", linear.THIN - 1, 4096)
+    assert linear.suits("packed", linear.THIN, 4096) == available("packed")
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -113,7 +112,7 @@ def test_a_way_can_be_forced(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unknown_or_missing_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "ONEDNN", None)
+    monkeypatch.setattr(linear, "ONEDNN", None)
     monkeypatch.setenv(FORCED, "reordered")
     with pytest.raises(UsageError, match=r"TFKIT_PRODUCTS=reordered: this torch .* lacks its kernels"):
         fastest(4, 128, 128)
@@ -125,7 +124,7 @@ def test_an_unknown_or_missing_way_is_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.full
 def test_fewer_instructions_have_a_rule_of_their_own() -> None:
     """The processor made smaller, in a child process."""
-    code = "import torch; from tfkit.functional.rule import rule_name; "
+    code = "import torch; from tfkit.functional.linear import rule_name; "
     code += "print(torch.backends.cpu.get_cpu_capability(), torch._C.has_mkl, rule_name())"
     for capability in ("default", "avx2", "avx512"):
         environment = os.environ | {"ATEN_CPU_CAPABILITY": capability}
@@ -143,7 +142,7 @@ def test_equal_trainings_have_equal_bits_by_every_rule(monkeypatch: pytest.Monke
     monkeypatch.setattr("tfkit.functional.linear.WORTH", 0)
     ids = torch.arange(2 * 9).view(2, 9) % 60
     for name in RULES:
-        monkeypatch.setattr(rule, "_of_processor", lambda name=name: name)
+        monkeypatch.setattr(linear, "_of_processor", lambda name=name: name)
         runs = []
         for _ in range(2):
             model = tfkit.build(recipe, seed=0)

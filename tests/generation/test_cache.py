@@ -12,8 +12,8 @@ import torch
 
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.functional.attend import announce
-from tfkit.functional.growing import SLACK
-from tfkit.generation import reading
+from tfkit.functional.view import SLACK
+from tfkit.generation import stepper
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models import Model, build_model
@@ -112,8 +112,8 @@ def take_back(cached: Stepper, plain: Stepper, count: int) -> None:
     else:
         plain.rewind(count)
     tokens = torch.arange(cached.rows) + 5
-    for stepper in (cached, plain):
-        stepper.append(tokens)
+    for one in (cached, plain):
+        one.append(tokens)
 
 
 COMBINATIONS = list(itertools.product([*ATTENTIONS, *MIXERS], MASKS, POSITIONS, ["decoder", "encoder_decoder"]))
@@ -143,11 +143,11 @@ def check(
     part, mask, position, kind = combination
     draw = random.Random(f"{part} {mask} {position} {kind}")
     net = model(part, mask, position, kind)
-    monkeypatch.setattr(reading, "WORTHWHILE", 2)
+    monkeypatch.setattr(stepper, "WORTHWHILE", 2)
     tolerance = 1e-4 if part == "mamba" else 1e-9
     with evaluating(net):
         for lengths, common, piece in batches:
-            monkeypatch.setattr(reading, "PIECE", piece)
+            monkeypatch.setattr(stepper, "PIECE", piece)
             prompts = prompts_of(draw, *lengths, common=common)
             prompts.append(prompts[0])
             sources = None if kind == "decoder" else [*prompts_of(draw, 4, 2, 4)[: len(lengths)], [1, 2]]
@@ -189,7 +189,7 @@ def test_equal_rows_are_read_once() -> None:
 
 
 def test_what_all_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "WORTHWHILE", 8)
+    monkeypatch.setattr(stepper, "WORTHWHILE", 8)
     net = model(position="alibi")
     seen = calls_of(net, "decoder")
     prompts = prompts_of(random.Random(0), 2, 3, 1, common=5)
@@ -214,7 +214,7 @@ def test_what_all_begin_with_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_beginning_is_shared_only_where_no_mask_counts_padding(
     mask: str, lengths: tuple[int, ...], calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "WORTHWHILE", 4)
+    monkeypatch.setattr(stepper, "WORTHWHILE", 4)
     net = model(mask=mask)
     seen = calls_of(net, "decoder")
     with evaluating(net):
@@ -223,7 +223,7 @@ def test_a_beginning_is_shared_only_where_no_mask_counts_padding(
 
 
 def test_a_long_prompt_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 8)
+    monkeypatch.setattr(stepper, "PIECE", 8)
     net = model(mask="window")
     seen = calls_of(net, "decoder")
     with evaluating(net):
@@ -349,7 +349,7 @@ def test_the_room_that_a_search_asks_for_is_made_at_once() -> None:
 
 
 def test_the_peak_of_reading_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 64)
+    monkeypatch.setattr(stepper, "PIECE", 64)
     for length in (64, 300):
         net, seen = model(), []
         layer: Any = net.stack("decoder").layers[0]

@@ -20,8 +20,7 @@ from tfkit.contracts.training import small_model
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.guide import Guide
-from tfkit.generation.constraint.token_texts import token_texts
+from tfkit.generation.constraint import Guide, token_texts
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find

@@ -20,13 +20,12 @@ from tfkit.components.attention import MultiHead
 from tfkit.components.head import LanguageModel
 from tfkit.components.norm import Norm
 from tfkit.core.errors import UsageError
-from tfkit.functional import ways
+from tfkit.functional import linear
+from tfkit.functional.linear import FEW, FORCED, WAYS, Transposed, available
 from tfkit.functional.loss import cross_entropy
-from tfkit.functional.rule import FEW, FORCED
-from tfkit.functional.ways import WAYS, Transposed, available
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
-from tfkit.generation.products import Int8, check_quantized
+from tfkit.generation.layers import Int8, check_quantized
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models import Model
 from tfkit.models.layer import Layer
@@ -128,7 +127,7 @@ def test_every_way_to_multiply_gives_the_same(name: str, way: str, rows: int, mo
     if not available(way):
         pytest.skip("this build of torch lacks its kernels")
     monkeypatch.setenv(FORCED, way)
-    monkeypatch.setattr(ways, "THIN", 1)
+    monkeypatch.setattr(linear, "THIN", 1)
     model = pair() if name == "pair" else decoder(name)
     kept = StepDecoder(model)
     assert distance(steps(model, rows, kept=kept), steps(model, rows, copied=False)) < 1e-6
@@ -152,7 +151,7 @@ def test_large_weights_are_multiplied_in_the_fastest_way(monkeypatch: pytest.Mon
 def test_copies_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     if not available("packed"):
         pytest.skip("this build of torch has no packed products")
-    monkeypatch.setattr(ways, "THIN", 1)
+    monkeypatch.setattr(linear, "THIN", 1)
     model = decoder()
     kept = StepDecoder(model)
     assert kept.bytes == 0
@@ -291,7 +290,7 @@ def test_the_same_weights_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_the_kernel_layers_are_joined_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ways, "PACK", None)
+    monkeypatch.setattr(linear, "PACK", None)
     model = decoder()
     kept = StepDecoder(model)
     assert distance(steps(model, 2, kept=kept), steps(model, 2, copied=False)) < 1e-6
@@ -302,8 +301,8 @@ def test_layers_whose_declared_sizes_are_wrong() -> None:
     """A weight of another shape, as after pruning, is multiplied as torch does it; a bias may be broadcast."""
     model = decoder()
     part: Any = next(module for module in model.modules() if isinstance(module, MultiHead))
-    for linear in (part.query, part.key, part.value):
-        linear.out_features = linear.in_features = 7
+    for layer in (part.query, part.key, part.value):
+        layer.out_features = layer.in_features = 7
     part.output.bias = nn.Parameter(torch.ones(1))
     assert distance(steps(model, 2), steps(model, 2, copied=False)) < 1e-6
 

@@ -12,11 +12,10 @@ import tfkit
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation import room
+from tfkit.generation import texts
 from tfkit.generation.decoder import StepDecoder
-from tfkit.generation.lengths import LengthWarning
 from tfkit.generation.stepper import Stepper
-from tfkit.generation.writer import Writer, make_writer
+from tfkit.generation.writer import LengthWarning, Writer, make_writer
 from tfkit.models import Model
 from tfkit.recipe.settings.sections import Generate
 
@@ -117,7 +116,7 @@ WIDE: list[tuple[dict[str, Any], str]] = [
 def test_more_texts_than_memory_holds_are_refused(
     strategy: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda device: 2**20)
+    monkeypatch.setattr(texts, "free_memory", lambda device: 2**20)
     wide = writer("rotary", strategy=strategy)
     with pytest.raises(
         UsageError, match=rf"^{message}.* MiB of memory, but only 1\.0 MiB are free; at most [\d,]+ texts"
@@ -128,7 +127,7 @@ def test_more_texts_than_memory_holds_are_refused(
 
 
 def test_prompts_count_as_many_as_are_followed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda device: 100_000)
+    monkeypatch.setattr(texts, "free_memory", lambda device: 100_000)
     writer("rotary", 1, batch_size=10).write([ids(1)] * 200)
     with pytest.raises(UsageError, match=r"^200 prompts need at least"):
         writer("rotary", 1, batch_size=1000).write([ids(1)] * 200)

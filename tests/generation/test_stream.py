@@ -20,7 +20,7 @@ from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, prepare
 from tfkit.generation.stop import StopRule, WrittenRow
 from tfkit.generation.strategy import Greedy
-from tfkit.generation.streaming import final_tokens
+from tfkit.generation.texts import final_tokens
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 

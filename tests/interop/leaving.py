@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tfkit.core.errors import UsageError
-from tfkit.interop.onnx.comparing import GraphSession, largest_difference
 from tfkit.interop.onnx.exporting import as_float32, check_leaves
-from tfkit.interop.onnx.graphs import graphs_of
-from tfkit.interop.onnx.tracing import trace
+from tfkit.interop.onnx.graphs import graphs_of, trace
+from tfkit.interop.onnx.verifying import GraphSession, largest_difference
 from tfkit.models.build import build_model
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 
 from ..documents import between, rewrite
 from .parity import randomise

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tfkit.interop.huggingface.family import Family
-from tfkit.interop.huggingface.known import families
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.interop.huggingface.family import Family, families
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.reports.formats import markdown_row
 
 from ..documents import rewrite

@@ -12,11 +12,10 @@ import torch
 from tfkit.interop.huggingface.exporting import Exported, export_model
 from tfkit.interop.huggingface.verifying import verify
 from tfkit.models.build import build_model
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 from tfkit.run import Run
-from tfkit.training.folder import RunFolder
-from tfkit.training.labels import save_labels
+from tfkit.runs.folder import RunFolder, save_labels
 
 from .made import SIZE, theirs_of, tokens, with_tokenizer
 from .parity import randomise

@@ -11,13 +11,12 @@ import yaml
 
 import tfkit
 from tests.training.small import RECIPE
-from tfkit.interop.huggingface.card import card
-from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.hub import LocalPaths
+from tfkit.interop.huggingface.exporting import card, export_model
 from tfkit.interop.huggingface.importing import import_model
-from tfkit.interop.local_paths import LocalPaths
 from tfkit.recipe.model import blueprint_of
 from tfkit.run import Run
-from tfkit.training.card import is_ours
+from tfkit.runs.card import is_ours
 
 from .made import model_folder, said
 

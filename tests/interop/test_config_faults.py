@@ -17,7 +17,7 @@ from tests.sampling import each, looped
 from tfkit.core.errors import DataError, TfkitError
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.settings import NEEDED
-from tfkit.interop.huggingface.source import Source
+from tfkit.interop.huggingface.weights import Source
 
 transformers = pytest.importorskip("transformers")
 

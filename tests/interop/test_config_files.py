@@ -10,12 +10,11 @@ import pytest
 
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError
-from tfkit.interop.huggingface.families.albert import Albert
 from tfkit.interop.huggingface.families.bloom import Bloom, Falcon
-from tfkit.interop.huggingface.families.gpt_neo import GPTBigCode
-from tfkit.interop.huggingface.families.gptj import GPTJ
+from tfkit.interop.huggingface.families.electra import Albert
+from tfkit.interop.huggingface.families.gpt_neo import GPTJ, GPTBigCode
 from tfkit.interop.huggingface.families.t5 import MT5, T5
-from tfkit.interop.huggingface.known import families, family_of
+from tfkit.interop.huggingface.family import families, family_of
 from tfkit.interop.huggingface.settings import NEEDED, look, put
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values

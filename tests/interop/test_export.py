@@ -19,14 +19,13 @@ from safetensors.torch import load_file
 
 import tfkit
 from tfkit.core.errors import RunError
+from tfkit.interop.huggingface.blame import Watched
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.families.llama import Llama
-from tfkit.interop.huggingface.family import merged
+from tfkit.interop.huggingface.family import family_of, merged
 from tfkit.interop.huggingface.importing import import_model
-from tfkit.interop.huggingface.known import family_of
 from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import verify
-from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.model import blueprint_of
 from tfkit.run import Run

@@ -13,8 +13,8 @@ from torch import Tensor
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.convert import to_checkpoint, to_own
+from tfkit.interop.huggingface.family import families
 from tfkit.interop.huggingface.files import open_checkpoint
-from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.matching import _candidates, matching_family
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.recipe.views.resolved import model_values

@@ -21,8 +21,7 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.files import INDEX, SINGLE, folder_of, open_checkpoint, read_config
 from tfkit.interop.huggingface.importing import import_model
-from tfkit.interop.huggingface.special import read_optional
-from tfkit.interop.huggingface.strangers import file_in
+from tfkit.interop.huggingface.strangers import file_in, read_optional
 from tfkit.interop.huggingface.tokenizer import tokenizer_of
 
 from ..sampling import each, some

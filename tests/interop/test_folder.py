@@ -19,10 +19,10 @@ from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run
+from tfkit.runs.claim import Claim
+from tfkit.runs.folder import RunFolder
 from tfkit.storage import folders
-from tfkit.storage.locks import FolderLock
-from tfkit.training.claim import Claim
-from tfkit.training.folder import RunFolder
+from tfkit.storage.files import FolderLock
 
 from ..sampling import looped
 

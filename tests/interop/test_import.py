@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 import tfkit
 from tfkit.core.errors import DataError, RunError, TfkitWarning
 from tfkit.core.registry import REGISTRY
+from tfkit.interop.huggingface.blame import Watched
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.generation import generate_section
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.recipe import shortened
-from tfkit.interop.huggingface.special import special_ids
+from tfkit.interop.huggingface.strangers import special_ids
 from tfkit.interop.huggingface.tokenizer import tokenizer_of
-from tfkit.interop.huggingface.watched import Watched
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.model import blueprint_of
 from tfkit.storage.checksums import read_sums

@@ -13,7 +13,7 @@ import tfkit
 from tests.training.small import LINES, RECIPE
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.registry import REGISTRY
-from tfkit.interop.local_paths import _named
+from tfkit.interop.hub import _named
 from tfkit.run import Run
 
 from .made import command

@@ -18,11 +18,9 @@ import tfkit
 from tfkit.core.errors import RunError, UsageError
 from tfkit.interop.greedy import WORST
 from tfkit.interop.onnx import exporting, verifying
-from tfkit.interop.onnx.comparing import CALLS, GraphSession, inputs_of, sizes_of
-from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx
-from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of
-from tfkit.interop.onnx.quantizing import quantize_file
-from tfkit.interop.onnx.tracing import trace
+from tfkit.interop.onnx.exporting import as_float32, check_leaves, export_onnx, quantize_file
+from tfkit.interop.onnx.graphs import Graph, StepGraph, WholeGraph, graphs_of, trace
+from tfkit.interop.onnx.verifying import CALLS, GraphSession, inputs_of, sizes_of
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe

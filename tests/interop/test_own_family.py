@@ -18,10 +18,8 @@ from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.convert import to_checkpoint
 from tfkit.interop.huggingface.families.bart import Bart
 from tfkit.interop.huggingface.families.gpt_neox import GPTNeoX
-from tfkit.interop.huggingface.family import Family
-from tfkit.interop.huggingface.known import families
-from tfkit.interop.huggingface.overlap import check_rules
-from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
+from tfkit.interop.huggingface.family import Family, families
+from tfkit.interop.huggingface.tensors import Rule, check_rules, read_only, spellings
 from tfkit.models.build import build_model
 from tfkit.recipe.model import blueprint_of
 

@@ -14,7 +14,7 @@ from tfkit.core.errors import DataError, UsageError
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.run import Run
-from tfkit.training import sentences as sentence_files
+from tfkit.runs import kept as sentence_files
 
 from ..sampling import each
 from .made import command, model_folder, with_tokenizer

@@ -17,17 +17,16 @@ import tfkit
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RecipeError
 from tfkit.interop.huggingface.exporting import export_model
+from tfkit.interop.huggingface.family import families
 from tfkit.interop.huggingface.importing import import_model
-from tfkit.interop.huggingface.inputs import call_of
-from tfkit.interop.huggingface.known import families
 from tfkit.interop.huggingface.matching import matching_family
-from tfkit.interop.huggingface.verifying import verify
+from tfkit.interop.huggingface.verifying import call_of, verify
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
 from tfkit.run import Run
+from tfkit.runs.folder import ENVIRONMENT
 from tfkit.storage.files import write_json
-from tfkit.training.folder import ENVIRONMENT
 
 from ..sampling import each, some
 from ..shipped import MODELS, shipped

@@ -13,10 +13,9 @@ from tfkit.core.component import spell
 from tfkit.core.errors import DataError, TfkitWarning
 from tfkit.core.registry import REGISTRY
 from tfkit.interop.huggingface.families.llama import Llama
-from tfkit.interop.huggingface.known import families
+from tfkit.interop.huggingface.family import families
 from tfkit.interop.huggingface.matching import matching_family
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import Factor, Setting
+from tfkit.interop.huggingface.settings import Factor, Rope, Setting
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 

@@ -21,7 +21,7 @@ from tfkit.recipe.load import load_recipe
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
-from tfkit.training.folder import ENVIRONMENT
+from tfkit.runs.folder import ENVIRONMENT
 
 from .parity import Row, described, randomise
 from .rows import ROWS

@@ -10,7 +10,7 @@ import torch
 
 import tfkit
 from tfkit.models import build as module
-from tfkit.models.sample import weights_of
+from tfkit.models.build import weights_of
 
 from ..sampling import looped
 

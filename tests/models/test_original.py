@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.components.position import Sinusoidal
-from tfkit.core.shape import Shape
+from tfkit.core.component import Shape
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 

@@ -11,13 +11,13 @@ import torch
 
 from tfkit.components.init import Init
 from tfkit.contracts.options import VOCABULARY
-from tfkit.contracts.parametrization import change_of, grown
+from tfkit.contracts.saving import change_of, grown
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import register
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Train
-from tfkit.training.groups import regroup
+from tfkit.training.optimizer import regroup
 
 from ..recipe.fuzz.oracle import difference, groups
 from ..sampling import looped

@@ -342,7 +342,7 @@ def test_a_plain_key_is_written_in_two_places() -> None:
     package = Path(tfkit.__file__).parent
     sources = [file for file in package.rglob("*.py") if "families" not in file.parts]
     found = {file.relative_to(package).as_posix() for file in sources if "final_dropout" in file.read_text("utf-8")}
-    assert found == {"core/blueprint.py", "models/stack.py", "recipe/architecture/checks.py"}
+    assert found == {"core/blueprint.py", "models/stack.py", "recipe/architecture/heads.py"}
 
 
 def test_a_study_is_a_section_like_the_others() -> None:

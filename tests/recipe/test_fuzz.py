@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from tfkit.cli.main import WRONG, main
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError, UsageError
-from tfkit.core.plugins import is_shipped
+from tfkit.core.errors import RecipeError, UsageError, is_shipped
 from tfkit.core.registry import REGISTRY
 from tfkit.models.base import Model
 from tfkit.models.build import build_model

@@ -14,7 +14,7 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.context import Placement
 from tfkit.core.errors import Place, RecipeError
 from tfkit.models import Model, build_model
-from tfkit.recipe.architecture.pattern import expand, shortest
+from tfkit.recipe.architecture.prepare import expand, shortest
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import from_value

@@ -10,7 +10,7 @@ import torch
 from tfkit.core.component import Config
 from tfkit.core.registry import REGISTRY, register
 from tfkit.models.base import Model
-from tfkit.models.encoder_decoder import EncoderDecoder
+from tfkit.models.single import EncoderDecoder
 from tfkit.recipe.load import load_recipe, load_saved
 from tfkit.recipe.model import blueprint_of
 

@@ -10,7 +10,7 @@ import pytest
 from tests.work import work
 from tfkit.core.errors import RecipeError
 from tfkit.models.build import build_model
-from tfkit.recipe.architecture.pattern import MAX_LAYERS
+from tfkit.recipe.architecture.prepare import MAX_LAYERS
 from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.work import entered
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 
 FUNCTIONS, FILES = 335, 50  # lower them with the code; a part of the recipe that checks more may raise them by itself
 

@@ -14,11 +14,11 @@ from tests.work import work
 from tfkit.cli.main import WRONG, main
 from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.core.keys import RateValue, SizeValue
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models.build import build_model
 from tfkit.recipe.keys import LAYER as LAYER_KEYS

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tfkit
-from tfkit.cli.diff import split
+from tfkit.cli.comparing import split
 from tfkit.cli.main import main
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.load import Recipe

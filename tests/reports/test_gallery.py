@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.test_commands import tfkit_command
 from tests.studies.test_page import LOOK
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import load_recipe
-from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.gallery import gallery, page
 from tfkit.reports.picture import compared, picture
 

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from tfkit.cli.main import WRONG, main
 from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Width
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.reports.counts import count, count_parameters
-from tfkit.reports.numbered import split_by_size
+from tfkit.reports.counts import count, count_parameters, split_by_size
 from tfkit.reports.show import as_data
 
 from ..recipe.small import small

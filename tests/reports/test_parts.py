@@ -16,18 +16,14 @@ from rich.console import Console
 from tfkit.components.attention import Attention
 from tfkit.components.feedforward import MLP
 from tfkit.components.position.base import Position
-from tfkit.core.capabilities import CAPABILITIES
-from tfkit.core.component import Component, Problem
+from tfkit.core.component import CAPABILITIES, Component, Problem
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.data.tokenizer.base import TokenizerPart
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.text.source import parse
-from tfkit.reports.matrix import all_data, matrix_data, render_matrices
-from tfkit.reports.minimal import Minimal, minimal_recipe, recipe_text
-from tfkit.reports.parts import ARXIV, line_data, part_data, slot_data
-from tfkit.reports.parts_table import render_part, render_slot, render_slots
-from tfkit.reports.slots import SLOTS
+from tfkit.reports.parts import ARXIV, SLOTS, Minimal, line_data, minimal_recipe, part_data, recipe_text, slot_data
+from tfkit.reports.parts_table import all_data, matrix_data, render_matrices, render_part, render_slot, render_slots
 
 from ..sampling import each, looped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tfkit.reports.shapes import stand_in
+from tfkit.reports.meter import stand_in
 
 from ..sampling import looped
 

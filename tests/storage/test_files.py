@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tfkit.core.errors import RunError
+from tfkit.runs.weights import save_tensors
 from tfkit.storage.files import open_log, read_json, remove_leftovers, temporary, whole, write_text
-from tfkit.training.weights import save_tensors
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
@@ -27,7 +27,7 @@ def test_modes_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
 
 
 def test_a_file_is_in_use_while_it_is_written(tmp_path: Path) -> None:
-    from tfkit.storage.locks import is_in_use
+    from tfkit.storage.files import is_in_use
 
     with whole(tmp_path / "a") as beside:
         assert is_in_use(beside)

@@ -8,9 +8,8 @@ import pytest
 
 from tests.kills import fails, kills, shares
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.storage.files import temporary, write_text
+from tfkit.storage.files import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock, temporary, write_text
 from tfkit.storage.folders import check_replaceable, new_folder, recover
-from tfkit.storage.locks import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock
 
 THEIRS = {"notes.txt": "mine", "kept/deep.txt": "mine too", "sub/own.txt": "in a folder of ours"}
 

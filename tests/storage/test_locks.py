@@ -12,8 +12,8 @@ import pytest
 from tests.kills import KILLED, forked
 from tests.sampling import each
 from tfkit.core.errors import RunError, TfkitWarning
-from tfkit.storage import locks
-from tfkit.storage.locks import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock
+from tfkit.storage import files
+from tfkit.storage.files import FolderBusy, FolderLock, held_by, lock_purpose, mark_lock
 
 
 def refused(folder: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_second_holder_is_refused(tmp_path: Path) -> None:
 
 def test_a_holder_on_another_machine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(locks.platform, "node", lambda: "node 7")
+        patch.setattr(files.platform, "node", lambda: "node 7")
         lock = FolderLock.take(tmp_path, "written")
     with pytest.raises(FolderBusy, match=rf"is being written by process {os.getpid()} on node-7$"):
         FolderLock.take(tmp_path, "trained")

@@ -81,5 +81,5 @@ def replaced(patch: pytest.MonkeyPatch) -> None:
     for name, value in (("began", []), ("failing", "")):
         patch.setattr(Trained, name, value)
     patch.setattr("tfkit.studies.runner.Job", Trained)
-    patch.setattr("tfkit.studies.trial.Job", Trained)
+    patch.setattr("tfkit.studies.process.Job", Trained)
     patch.setattr("tfkit.studies.runner.POLL", 0.001)

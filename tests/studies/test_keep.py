@@ -13,12 +13,12 @@ from click.testing import Result
 from tests.studies.small import replaced, study, tfkit
 from tfkit.core.errors import RunError
 from tfkit.run import load_run
+from tfkit.runs.card import is_ours
+from tfkit.runs.folder import CARD, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 from tfkit.storage import checksums
-from tfkit.storage.locks import FolderLock
-from tfkit.studies.keeping import reduce
+from tfkit.storage.files import FolderLock
+from tfkit.studies.plan_file import reduce
 from tfkit.studies.run_list import runs_in
-from tfkit.training.card import is_ours
-from tfkit.training.folder import CARD, CHECKPOINTS, ENVIRONMENT, REMOVED, WEIGHTS, RunFolder
 
 pytestmark = pytest.mark.full
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kills import kills, shares
 from tests.studies.small import replaced, study, tfkit
-from tfkit.training.folder import RunFolder
+from tfkit.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 

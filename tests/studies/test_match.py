@@ -12,16 +12,14 @@ from tests.studies.small import study
 from tests.training.small import RECIPE
 from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.reports.counts import count_parameters
-from tfkit.studies.arms import StudySource
+from tfkit.runs.folder import value_word
+from tfkit.runs.history import History
+from tfkit.studies.arms import StudySource, nearest_value
 from tfkit.studies.board import Board
-from tfkit.studies.match import nearest_value
 from tfkit.studies.plan import Plan, PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
-from tfkit.studies.process import command_of
-from tfkit.studies.trial import Timing
-from tfkit.training.history import History
-from tfkit.training.run_name import value_word
+from tfkit.studies.process import Timing, command_of
 
 from ..sampling import looped
 

@@ -22,13 +22,12 @@ from tests.studies.small import study
 from tfkit.core.errors import TfkitWarning
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
-from tfkit.studies.pictures import forest
+from tfkit.studies.pictures import LinearScale, forest
 from tfkit.studies.planning import make_plan
-from tfkit.studies.plot import LinearScale
 from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.settings import PaperClaim
-from tfkit.studies.tradeoffs import front
+from tfkit.studies.wording import front
 
 from ..sampling import looped
 

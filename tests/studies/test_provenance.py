@@ -10,7 +10,7 @@ import pytest
 
 from tests.studies.small import replaced, study, tfkit
 from tfkit.core.errors import UsageError
-from tfkit.studies.provenance import PrintedNumber
+from tfkit.studies.compare import PrintedNumber
 from tfkit.studies.study import StudyRun
 from tfkit.studies.study import study as run_study
 

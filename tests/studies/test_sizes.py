@@ -17,7 +17,7 @@ from tfkit.recipe.load import load_recipe
 from tfkit.studies.arms import StudySource
 from tfkit.studies.planning import make_plan
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
-from tfkit.studies.sizes import trends
+from tfkit.studies.wording import trends
 
 from ..sampling import looped
 

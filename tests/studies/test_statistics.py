@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tfkit.runs.folder import RunFolder
 from tfkit.studies.board import examples_of
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.statistics import (
@@ -26,7 +27,6 @@ from tfkit.studies.statistics import (
     standard_error,
     two_sided,
 )
-from tfkit.training.folder import RunFolder
 
 from ..sampling import looped
 

@@ -28,16 +28,15 @@ from click.testing import Result
 import tfkit as api
 from tests.studies.small import Trained, study, tfkit
 from tfkit.core.errors import RunError, UsageError
-from tfkit.storage.locks import FolderLock
+from tfkit.storage.files import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
-from tfkit.studies.claims import RunClaim, is_trained
 from tfkit.studies.compare import study_report
 from tfkit.studies.plan import PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
-from tfkit.studies.runner import Runner, Worker
-from tfkit.studies.trial import Timing, _timing
+from tfkit.studies.process import Timing, _timing
+from tfkit.studies.runner import RunClaim, Runner, Worker, is_trained
 
 pytestmark = pytest.mark.full
 
@@ -503,7 +502,7 @@ def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> No
 TAKE = """
 import sys, time
 from pathlib import Path
-from tfkit.studies.claims import RunClaim
+from tfkit.studies.runner import RunClaim
 while not Path(sys.argv[2]).exists():
     time.sleep(0.001)
 claim = RunClaim.take(Path(sys.argv[1]))

@@ -13,8 +13,8 @@ from torch import nn
 import tfkit
 from tfkit.core.errors import RecipeError, RecipeWarning, UsageError
 from tfkit.run import load_run
+from tfkit.runs.weights import Weights, read_tensors
 from tfkit.training.adapter import LowRank, LowRankAdaptation
-from tfkit.training.weights import Weights, read_tensors
 
 from ..sampling import looped
 from .small import small, trained

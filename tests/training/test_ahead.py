@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from tests.training.small import ENCODER, outcome, small, trained
 from tfkit.core.errors import DataError, RunError
-from tfkit.training import checkpoint, writer
-from tfkit.training.ahead import AHEAD, Ahead
-from tfkit.training.checkpoint import Checkpoints, Progress, Snapshot, restore
-from tfkit.training.feed import Feed
+from tfkit.runs import checkpoint
+from tfkit.runs.checkpoint import Checkpoints, Progress, Snapshot, restore
+from tfkit.training import publish
+from tfkit.training.feed import AHEAD, Ahead, Feed
 from tfkit.training.progress import Reporter
+from tfkit.training.publish import CheckpointWriter
 from tfkit.training.setup import prepare
-from tfkit.training.writer import CheckpointWriter
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_the_end_waits_and_every_bit_is_that_of_writing_at_once(
     later = outcome(trained(loaded, tmp_path / "later").folder)
     assert threads == {"MainThread", "checkpoint"}  # the first one, of step 0, is part of the folder
     threads.clear()
-    monkeypatch.setattr(writer, "free_memory", lambda: 0)  # none for a copy
+    monkeypatch.setattr(publish, "free_memory", lambda: 0)  # none for a copy
     assert outcome(trained(loaded, tmp_path / "at_once").folder) == later
     assert threads == {"MainThread"}
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from tfkit.training.baseline import KneserNey, _discounts, evenly, ngram_baseline, unigram_baseline
+from tfkit.training.objective.baseline import KneserNey, _discounts, evenly, ngram_baseline, unigram_baseline
 
 from ..sampling import looped
 

@@ -16,8 +16,8 @@ from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import load_saved
 from tfkit.run import load_run
+from tfkit.runs.weights import Weights
 from tfkit.training.callback import Callback, Training
-from tfkit.training.weights import Weights
 
 from ..documents import ROOT
 from ..sampling import looped

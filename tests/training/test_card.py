@@ -13,8 +13,8 @@ import tfkit
 from tfkit.components.feedforward import MLP
 from tfkit.reports.counts import count
 from tfkit.run import Run
+from tfkit.runs.card import is_ours, signed
 from tfkit.storage.checksums import check, read_sums
-from tfkit.training.card import is_ours, signed
 
 from .small import small, trained
 

@@ -15,8 +15,8 @@ from tfkit.core.options import RecipePath
 from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, TextCorpus
 from tfkit.recipe.load import load_recipe
 from tfkit.run import train
-from tfkit.training import environment
-from tfkit.training.changed import differences, file_hashes
+from tfkit.runs import history
+from tfkit.runs.record import differences, file_hashes
 
 TWO = {"steps": 2, "metrics": []}
 
@@ -211,9 +211,9 @@ def test_an_older_run_has_no_record_and_gets_one(tmp_path: Path, run: Path) -> N
 @pytest.mark.full
 def test_a_resume_keeps_how_the_run_began(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = known(run)
-    monkeypatch.setattr(environment, "PACKAGES", ("torch", "numpy"))
-    monkeypatch.setattr(environment, "_version", lambda name: "9.9" if name == "torch" else before[name])
-    monkeypatch.setattr(environment, "describe", lambda _: "a GPU")
+    monkeypatch.setattr(history, "PACKAGES", ("torch", "numpy"))
+    monkeypatch.setattr(history, "_version", lambda name: "9.9" if name == "torch" else before[name])
+    monkeypatch.setattr(history, "describe", lambda _: "a GPU")
     trained(small(tmp_path), run, resume=True)
     monkeypatch.undo()
     trained(small(tmp_path, steps=4), run, resume=True)

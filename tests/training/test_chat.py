@@ -201,7 +201,7 @@ def test_a_run_without_a_template_says_so(tmp_path: Path) -> None:
 
 
 def test_a_conversation_in_the_terminal_remembers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfkit.cli.chat import replying
+    from tfkit.cli.writing import replying
 
     seen: list[Any] = []
     read = run.read_chat

@@ -14,11 +14,11 @@ from torch import nn
 
 from tests.sampling import each, looped
 from tfkit.core.errors import RunError, TfkitWarning
+from tfkit.runs import checkpoint
+from tfkit.runs.checkpoint import Checkpoints, Progress, damage, read_progress, restore, step_of
+from tfkit.runs.weights import Weights, load_weights, not_finite, read_tensors, save_tensors
 from tfkit.storage.files import read_json, write_json
-from tfkit.training import random_state
-from tfkit.training.average import mean
-from tfkit.training.checkpoint import Checkpoints, Progress, damage, read_progress, restore, step_of
-from tfkit.training.weights import Weights, load_weights, not_finite, read_tensors, save_tensors
+from tfkit.training.publish import mean
 
 
 class Tied(nn.Module):
@@ -227,9 +227,9 @@ def test_mean_is_summed_in_float64(tmp_path: Path) -> None:
 
 def test_random_states_come_back_as_plain_data() -> None:
     random.gauss(0, 1), np.random.standard_normal()  # leaves a second number in both
-    state = json.loads(json.dumps(random_state.capture()))
+    state = json.loads(json.dumps(checkpoint.capture()))
     draws = random.gauss(0, 1), np.random.standard_normal(), torch.rand(3)
-    random_state.restore(state)
+    checkpoint.restore_state(state)
     again = random.gauss(0, 1), np.random.standard_normal(), torch.rand(3)
     assert draws[:2] == again[:2] and torch.equal(draws[2], again[2])
 
@@ -238,9 +238,9 @@ def test_a_seeded_block_leaves_the_callers_states_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(2)
     torch.manual_seed(1)
-    with random_state.seeded(5):
+    with checkpoint.seeded(5):
         first = torch.rand(2), random.random(), np.random.random()
-    with random_state.seeded(5):
+    with checkpoint.seeded(5):
         second = torch.rand(2), random.random(), np.random.random()
     assert torch.equal(first[0], second[0]) and first[1:] == second[1:]
     assert torch.equal(torch.rand(2), expected)

@@ -17,9 +17,9 @@ from tests.sampling import each
 from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RunError, UsageError
 from tfkit.run import Run, load_run
+from tfkit.runs.claim import Claim, claim_folder, one_training
+from tfkit.runs.folder import RunFolder
 from tfkit.storage.files import temporary
-from tfkit.training.claim import Claim, claim_folder, one_training
-from tfkit.training.folder import RunFolder
 from tfkit.training.loop import Trainer
 
 SMALL = {"steps": 1, "metrics": []}

@@ -14,7 +14,7 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.parameters import parameters_of
 from tfkit.recipe.settings.sections import Train
-from tfkit.training.groups import regroup, set_rate
+from tfkit.training.optimizer import regroup, set_rate
 
 from ..sampling import looped
 

@@ -11,13 +11,12 @@ import pytest
 from tests.sampling import looped
 from tests.training.small import LINES, RECIPE, small, trained
 from tfkit.core.errors import RunError
-from tfkit.functional.rule import FORCED, rule_name
+from tfkit.functional.linear import FORCED, rule_name
 from tfkit.recipe.load import load_recipe
 from tfkit.run import train
-from tfkit.training.folder import RUN, RunFolder
-from tfkit.training.history import read_history
+from tfkit.runs.folder import LONGEST, RUN, RunFolder, run_name
+from tfkit.runs.history import read_history
 from tfkit.training.loop import NotFinite
-from tfkit.training.run_name import LONGEST, run_name
 
 VARIANTS = {
     "rotary": {"model": {"position": "rotary"}},

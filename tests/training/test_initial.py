@@ -13,12 +13,11 @@ from tests.training.small import small, trained
 from tfkit.core.errors import RecipeError, RunError, TfkitWarning
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import InitFrom
+from tfkit.runs.weights import Weights
 from tfkit.storage.checksums import hashes_of, write
-from tfkit.training.fit import patterns_for
-from tfkit.training.initial import start_from
+from tfkit.training.initial import patterns_for, start_from
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
-from tfkit.training.weights import Weights
 
 
 class Small(nn.Module):

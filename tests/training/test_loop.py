@@ -21,21 +21,20 @@ from tfkit.data.corpus import TextRecordCorpus
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Batch
+from tfkit.runs import history as device_module
+from tfkit.runs.checkpoint import seeded, step_of
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.history import check_memory, choose_device
+from tfkit.runs.weights import Weights
 from tfkit.storage.files import read_json, write_json
-from tfkit.training import device as device_module
-from tfkit.training.checkpoint import step_of
-from tfkit.training.device import check_memory, choose_device
 from tfkit.training.division import Division
 from tfkit.training.feed import Feed
-from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
 from tfkit.training.loop import NotFinite, Trainer
 from tfkit.training.progress import ProgressMeter, Reporter, duration
-from tfkit.training.random_state import seeded
+from tfkit.training.scoring import mean_loss
 from tfkit.training.setup import Task, prepare
 from tfkit.training.step import accumulate, computing, scale_gradients, tokens_read
-from tfkit.training.validation import mean_loss
-from tfkit.training.weights import Weights
 
 from ..sampling import looped, some
 from .small import ENCODER, paired, small

@@ -11,10 +11,10 @@ from tests.sampling import each
 from tests.training.small import outcome, small, trained
 from tfkit.core.errors import RunError
 from tfkit.run import Run, load_run
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.history import MetricsLog
+from tfkit.runs.record import READERS, mend
 from tfkit.storage.files import read_yaml
-from tfkit.training.folder import RunFolder
-from tfkit.training.mend import READERS, mend
-from tfkit.training.metrics_log import MetricsLog
 
 TWO = {"steps": 2, "metrics": []}
 ODD = [b"\xff\xfe\x00", b"[" * 1100, b"[1, 2]", b'"text"', b"{\n", b"- a: [", b"!!python/object:os.system {}\n"]

@@ -18,11 +18,11 @@ from tests.training.small import RECIPE, trained
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.token_ids import Stream, TokenIds
+from tfkit.data.encoder import Stream, TokenIds
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.training.objective import Item
 from tfkit.training.objective.base import token_loss
-from tfkit.training.objective.causal_lm import blocks, rejoined
+from tfkit.training.objective.completion import blocks, rejoined
 
 from ..sampling import looped
 from .made import LETTERS, letters, model, part, rng

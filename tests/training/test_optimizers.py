@@ -5,9 +5,9 @@ from torch import nn
 
 import tfkit
 from tfkit.components.norm import LayerNorm
+from tfkit.core.component import Shape
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 
 from ..sampling import looped
 from .small import RECIPE

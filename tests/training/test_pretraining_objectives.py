@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.word_starts import continuations
+from tfkit.data.tokenizer.base import continuations
 from tfkit.models import Model
 from tfkit.training.objective.replaced_token import ReplacedToken
 from tfkit.training.objective.rewriting import random_split

@@ -14,7 +14,7 @@ import pytest
 from tests.training.small import trained
 from tests.training.test_processes import differences, recipe, run, together
 from tfkit.core.errors import RunError
-from tfkit.training.checkpoint import Checkpoints, step_of
+from tfkit.runs.checkpoint import Checkpoints, step_of
 from tfkit.training.loop import Trainer
 
 pytestmark = pytest.mark.full

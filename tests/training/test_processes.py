@@ -24,8 +24,8 @@ from tfkit.functional.dropout import Draws, drawing, dropout
 from tfkit.models import build_model
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import load_run
+from tfkit.runs.checkpoint import Checkpoints
 from tfkit.training.callback import Training
-from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.division import Division, Piece, check_division, piece_of
 from tfkit.training.loop import Trainer
 from tfkit.training.objective import Batch, Loss

@@ -14,9 +14,9 @@ from tests.training.test_processes import ELECTRA, ENCODER, EXPERTS, PAIR, recip
 from tfkit.core.errors import RecipeError
 from tfkit.functional.dropout import drawing
 from tfkit.recipe.load import Recipe
+from tfkit.training.adapter import recompute_layers
 from tfkit.training.division import Division
 from tfkit.training.progress import Reporter
-from tfkit.training.recompute import recompute_layers
 from tfkit.training.setup import Task, prepare
 from tfkit.training.step import computing
 

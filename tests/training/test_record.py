@@ -17,10 +17,10 @@ from tfkit.cli.main import main
 from tfkit.core.errors import RunError, TfkitError, TfkitWarning
 from tfkit.recipe.load import load_recipe
 from tfkit.run import Run, load_run, train
+from tfkit.runs.checkpoint import Checkpoints
+from tfkit.runs.weights import Weights
 from tfkit.storage.checksums import SUMS, check, read_sums, write
-from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.loop import Trainer
-from tfkit.training.weights import Weights
 
 READ = ("resolved.yaml", "tokenizer.json", "environment.json", "model.safetensors")  # by load_run and Run.model
 

@@ -11,14 +11,13 @@ import torch
 from tests.training.small import trained
 from tests.training.test_processes import EXPERTS, KINDS, PACKED, PLAIN, differences, recipe, run
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.runs.checkpoint import Checkpoints
+from tfkit.runs.weights import Weights, local
 from tfkit.training.callback import Training
-from tfkit.training.checkpoint import Checkpoints
 from tfkit.training.division import check_division, units_of
 from tfkit.training.processes import Team
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
-from tfkit.training.sharded import local
-from tfkit.training.weights import Weights
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 SHARD = {"train.parallel.shard": True}

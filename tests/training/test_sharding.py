@@ -10,10 +10,10 @@ import pytest
 from tests.training.small import ENCODER, LINES, PAIR, outcome, small, trained
 from tfkit.core.errors import RecipeError
 from tfkit.core.registry import REGISTRY
-from tfkit.data.token_ids import TokenIds
+from tfkit.data.encoder import TokenIds
 from tfkit.data.tokenizer import Character
 from tfkit.recipe.load import Recipe
-from tfkit.training import sharding
+from tfkit.training import splits
 from tfkit.training.objective.rows import Encoded
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def test_large_files_are_read_from_shards_and_small_ones_from_memory(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = outcome(trained(recipe(tmp_path, "joined"), tmp_path / "small").folder)
-    monkeypatch.setattr(sharding, "LARGE", (tmp_path / "train.txt").stat().st_size)
+    monkeypatch.setattr(splits, "LARGE", (tmp_path / "train.txt").stat().st_size)
     assert outcome(trained(recipe(tmp_path, "joined"), tmp_path / "large").folder) == whole
     assert len(list(cache.glob("tokens/*/shard.json"))) == 1  # of train.txt, not of valid.txt
     shutil.rmtree(cache)

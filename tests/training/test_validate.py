@@ -13,8 +13,8 @@ from tests.training.small import LINES, paired, small, trained
 from tfkit.core.errors import RecipeError
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.run import Run
-from tfkit.training.checkpoint import Checkpoints, read_progress
-from tfkit.training.validation import ValidationScores
+from tfkit.runs.checkpoint import Checkpoints, read_progress
+from tfkit.training.scoring import ValidationScores
 
 from ..sampling import looped
 

@@ -2,13 +2,184 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
+from tfkit.core.bounds import Options
+from tfkit.core.errors import UsageError
+from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.synonyms import nearest
+from tfkit.recipe.overlays import edited
+from tfkit.recipe.text.node import inline
+
+FOLDER = Path(__file__).parents[1] / "skeletons"
+
+
+MODEL = """\
+tfkit: 1
+model:
+  type: decoder
+  d_model: 32
+  vocab_size: 100
+  max_length: 32
+  num_layers: 2
+  embedding: tokens
+  position: learned
+  layer:
+    residual: pre_norm
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 4}
+    feedforward: {type: mlp, d_ff: 64, activation: gelu}
+  head: language_model
+"""
+
+
+TEXTS = """\
+data:
+  tokenizer: character
+  train: {type: docstrings, split: train, limit: 20}
+  valid: {type: docstrings, split: valid, limit: 4}
+  batch: {size: 4}
+objective: causal_lm
+train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
+"""
+
+
+PAIRS = """\
+tfkit: 1
+model:
+  type: encoder_decoder
+  d_model: 32
+  vocab_size: tokenizer
+  num_layers: 1
+  embedding: {type: tokens, shared: true}
+  position: sinusoidal
+  layer:
+    norm: layer_norm
+    attention: {type: multi_head, num_heads: 4}
+    feedforward: {type: mlp, d_ff: 64}
+  head: {type: language_model, tied: true}
+data:
+  tokenizer: character
+  train: {type: phrases, split: train, train: 40, valid: 8, test: 8}
+  valid: {type: phrases, split: valid, train: 40, valid: 8, test: 8}
+objective: seq2seq
+train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
+generate: {max_new_tokens: 4}
+"""
+
+
+STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
+
+
+@dataclass(frozen=True)
+class Use:
+    """Place of a slot's part in a recipe: key and options. `shipped` is a shipped recipe to check the part in.
+
+    `others` are options whose values differ in the shipped recipe; `beside` are preceding parts if the key holds a
+    list.
+    """
+
+    key: str
+    recipe: str = MODEL
+    shipped: str = "gpt2"
+    options: Options = field(default_factory=dict)
+    others: Options = field(default_factory=dict)
+    beside: tuple[str, ...] | None = None
+
+    def value(self, name: str, shipped: bool = False) -> Any:
+        """Return the value of the key for the part `name`."""
+        options = {**self.options, **(self.others if shipped else {})}
+        part = {"type": name, **options} if options else name
+        return part if self.beside is None else [*self.beside, part]
+
+
+USES: dict[str, Use] = {
+    "attention": Use("model.layer.attention", options={"num_heads": 4}, others={"num_heads": 12}),
+    "mixer": Use("model.layer.mixer"),
+    "position": Use("model.position"),
+    "feedforward": Use("model.layer.feedforward", options={"d_ff": 64}, others={"d_ff": 3072}),
+    "norm": Use("model.layer.norm"),
+    "residual": Use("model.layer.residual"),
+    "embedding": Use("model.embedding"),
+    "head": Use("model.head"),
+    "mask": Use("model.mask", options={"every": 4}),
+    "activation": Use("model.layer.feedforward.activation"),
+    "init": Use("model.init"),
+    "tokenizer": Use("data.tokenizer", PAIRS, "translate-numbers"),
+    "corpus": Use("data.train", STREAM, "gpt-docstrings"),
+    "objective": Use("objective", STREAM, "gpt-docstrings"),
+    "optimizer": Use("train.optimizer", PAIRS, "translate-numbers"),
+    "schedule": Use("train.schedule", PAIRS, "translate-numbers"),
+    "adapter": Use("train.adapter", PAIRS, "translate-numbers"),
+    "metric": Use("train.metrics", PAIRS, "translate-numbers", beside=()),
+    "callback": Use("train.callbacks", PAIRS, "translate-numbers", beside=()),
+    "logits": Use("generate.logits", PAIRS, "translate-numbers", beside=()),
+    "stop": Use("generate.stop", PAIRS, "translate-numbers", beside=("end_token",)),
+    "strategy": Use("generate.strategy", PAIRS, "translate-numbers"),
+}
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """Skeleton of a part `name` for `slot`."""
+
+    slot: str
+    name: str
+
+    @classmethod
+    def of(cls, slot: str, name: str) -> Skeleton:
+        """Return the skeleton. Raise UsageError for a slot without a skeleton or an invalid part name."""
+        if slot not in USES:
+            hint = nearest(slot, list(USES))
+            available = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(USES)}."
+            what = "no skeleton for the slot" if slot in CATALOGUES else "unknown slot"
+            raise UsageError(f"{what} '{slot}'. {available}")
+        if not name.isidentifier():
+            raise UsageError(f"the name of a part must be an identifier such as my_{slot}, got {name!r}")
+        if REGISTRY.has(slot, name):
+            raise UsageError(f"{slot} '{name}' is already registered; choose another name, such as my_{name}")
+        return cls(slot, name)
+
+    def part(self) -> str:
+        """Return the source of the part's file."""
+        return self._named((FOLDER / f"{self.slot}.py").read_text(encoding="utf-8"))
+
+    def test(self) -> str:
+        """Return the source of the part's test."""
+        use = USES[self.slot]
+        trial = "in_model" if use.recipe == MODEL else "in_training"
+        text = (FOLDER / "trials" / f"{trial}.py").read_text(encoding="utf-8")
+        recipe = edited(use.recipe, use.key, use.value(self.name))
+        return self._named(text).replace('"""the recipe"""', f'"""\\\n{recipe}"""')
+
+    def commands(self, file: Path, test: Path) -> list[str]:
+        """Return the commands to run next."""
+        use = USES[self.slot]
+        setting = shlex.quote(f"{use.key}={inline(use.value(self.name, shipped=True))}")
+        return [
+            f"tfkit parts --verify {shlex.quote(str(file))}",
+            f"tfkit check {use.shipped} --import {shlex.quote(str(file))} --set {setting}",
+            f"pytest {shlex.quote(str(test))}",
+        ]
+
+    def _named(self, text: str) -> str:
+        """Insert the part's name. Rename the class if its name already occurs in the skeleton."""
+        words = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
+        if not words.isidentifier():
+            words = f"My{words}"
+        elif re.search(rf"\b{re.escape(words)}\b", text):
+            words = f"{words}Part"
+        return text.replace("my_part", self.name).replace("MyPart", words)
+
 
 DEFAULT = "translate-numbers"
 
@@ -19,7 +190,7 @@ DEFAULT = "translate-numbers"
 @click.option("--part", "slot", metavar="SLOT", help="Write a part for this slot instead, with a test.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
-def command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
+def new_command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
     """Write NAME.yaml, a recipe that extends another with the changes of --set and --variant.
 
     Relative paths are adjusted, and nothing is written unless the new recipe is valid. Without --from it extends
@@ -57,7 +228,6 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
 
 
 def _part(file: Path, slot: str, force: bool) -> None:
-    from tfkit.cli.skeleton import Skeleton
     from tfkit.storage.files import write_text
 
     skeleton = Skeleton.of(slot, file.stem)

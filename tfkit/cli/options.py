@@ -86,17 +86,17 @@ class ReadOptions:
     def recipe(self, source: str) -> Recipe:
         """Load a recipe by name or path. Raise RecipeError with every fault, or RunError for an unusable run."""
         from tfkit.recipe.load import load_recipe
+        from tfkit.runs.folder import RunFolder
+        from tfkit.runs.supply import downloaded_run, run_folder, saved_recipe
+        from tfkit.runs.weights import is_weights_file, recipe_in
         from tfkit.storage.hub import is_on_hub
-        from tfkit.training.folder import RunFolder
-        from tfkit.training.supply import downloaded_run, run_folder, saved_recipe
-        from tfkit.training.weights_file import is_weights_file, recipe_in
 
         if is_weights_file(source):
             return recipe_in(Path(source), self.imports, self.sets, self.variants)
         run = RunFolder(downloaded_run(source)) if is_on_hub(source) else run_folder(source)
         if run is not None:
-            from tfkit.training.folder import ENVIRONMENT, RESOLVED
-            from tfkit.training.record import warn_changed
+            from tfkit.runs.folder import ENVIRONMENT, RESOLVED
+            from tfkit.runs.record import warn_changed
 
             warn_changed(run, (RESOLVED, ENVIRONMENT))
             return saved_recipe(run, self.trust, self.imports, self.sets, self.variants)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import IMPORTS
-from tfkit.cli.terminal import echo_json
+from tfkit.cli.main import NO
+from tfkit.cli.options import EXACT_JSON, IMPORTS, ReadOptions, reads_run
+from tfkit.cli.terminal import echo, echo_json, working
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart
 from tfkit.core.synonyms import nearest, part_for
 
 if TYPE_CHECKING:
+    from tfkit.contracts.proving import Promise
     from tfkit.core.component import Component
+    from tfkit.run import Run
+    from tfkit.training.setup import Task
 
 
 @click.command("parts")
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 )
 @IMPORTS
 @click.pass_context
-def command(
+def parts_command(
     ctx: click.Context,
     slot: str | None,
     name: str | None,
@@ -65,8 +72,8 @@ def command(
     if verify or check:
         passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name))
     elif matrix:
-        from tfkit.core.console import Console
-        from tfkit.reports.matrix import all_data, render_matrices
+        from tfkit.core.figures import Console
+        from tfkit.reports.parts_table import all_data, render_matrices
 
         tables = all_data()
         echo_json(tables) if as_json else render_matrices(tables, Console())
@@ -143,13 +150,13 @@ def _registered_parts(modules: Sequence[ModuleType], slot: str | None, name: str
 def _run_checks(parts: Sequence[type[Component]]) -> bool:
     """Run the contract checks and print the results. Return True if all pass."""
     from tfkit.contracts.verify import run_verification
-    from tfkit.core.console import Console
+    from tfkit.core.figures import Console
 
     return run_verification(parts, Console()) if parts else True
 
 
 def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
-    from tfkit.core.console import Console
+    from tfkit.core.figures import Console
     from tfkit.reports import parts_table
     from tfkit.reports.parts import part_data, slot_data
 
@@ -163,3 +170,77 @@ def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
     else:
         slots = [slot_data(each) for each in CATALOGUES]
         echo_json(slots) if as_json else parts_table.render_slots(slots, console)
+
+
+EXAMPLES = 64  # number of training examples
+
+
+@click.command("prove")
+@click.argument("run")
+@EXACT_JSON
+@click.pass_context
+@reads_run
+def prove_command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
+    """Measure how well RUN (a run folder) keeps its promises, and print each difference next to its bound.
+
+    The measurements use the first 64 training examples, and four training steps in a temporary folder; RUN is not
+    modified. Exit status 1: a promise is broken.
+    """
+    with working("proving"):
+        promises = list(_promises(reading.run(run, "cpu")))
+    broken = [promise.name for promise in promises if not promise.holds]
+    if as_json:
+        echo_json({"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]})
+    else:
+        _print(promises)
+        echo(f"broken: {', '.join(broken)}" if broken else "all applicable promises hold")
+    if broken:
+        context.exit(NO)
+
+
+def _promises(run: Run) -> Iterator[Promise]:
+    """Measure all promises. Raise RunError or DataError if the data of the run cannot be read."""
+    from tfkit.contracts.proving import NotApplicable, promises, proved
+    from tfkit.interop.huggingface.verifying import TOLERANCE
+
+    def task() -> Task:
+        if run.recipe.data is None or run.recipe.objective is None:
+            raise NotApplicable("the run has no data")
+        return run.task(EXAMPLES)
+
+    yield from promises(run.model, task)
+    yield proved("exported = own", TOLERANCE, lambda: _exported(run))
+
+
+def _exported(run: Run) -> float:
+    """Export the run and return the largest relative difference from transformers."""
+    from tfkit.contracts.proving import NotApplicable
+    from tfkit.interop.huggingface.exporting import export_model
+    from tfkit.interop.huggingface.verifying import verify
+
+    if importlib.util.find_spec("transformers") is None:
+        raise NotApplicable("transformers is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "exported"
+        export_model(run, target)
+        verdict = verify(run, str(target), trust=True)  # the code in the folder is tfkit's own
+    return max(one.relative for one in verdict.differences)
+
+
+def _print(promises: list[Promise]) -> None:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from tfkit.core.figures import Console
+
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    table.add_column("promise", no_wrap=True)
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("bound", justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for promise in promises:
+        value = "-" if promise.value is None else f"{promise.value:.1e}" if promise.value else "0"
+        verdict = "holds" if promise.applies and promise.holds else "broken" if promise.applies else "does not apply"
+        words = f"{verdict}: {promise.reason}" if promise.reason else verdict
+        table.add_row(promise.name, value, f"{promise.bound:g}", words)
+    Console().print(table)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from tfkit.cli.terminal import echo_json
+from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, ReadOptions, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.terminal import LEAST, echo, echo_json
+from tfkit.core.bounds import COUNT
+from tfkit.core.output import json_line
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
 
 
 @click.command("recipes")
 @click.argument("word", required=False, default="")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(word: str, as_json: bool) -> None:
+def recipes_command(word: str, as_json: bool) -> None:
     """List the shipped recipes, one per line; with WORD, only those whose name or description contains it."""
-    from tfkit.core.console import Console
     from tfkit.core.errors import UsageError
-    from tfkit.recipe.shipped import shipped_recipes
-    from tfkit.reports.recipes import as_data, listed, render
+    from tfkit.core.figures import Console
+    from tfkit.recipe.compose import shipped_recipes
+    from tfkit.reports.parts_table import as_data, listed, render
 
     lines = list(listed(shipped_recipes(), word))
     if not lines:
@@ -24,3 +37,203 @@ def command(word: str, as_json: bool) -> None:
         echo_json(as_data(lines))
     else:
         render(lines, Console())
+
+
+SHOWN = 2  # number of examples shown per split
+
+
+NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
+
+
+@click.command("check")
+@click.argument("files", nargs=-1, required=True, metavar="RECIPE...")
+@reads_recipe
+@click.pass_context
+def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
+    """Check each RECIPE (a shipped name or a path); print the size of its model and examples of its data.
+
+    Every fault is printed, including faults in the first examples of the data.
+    """
+    from tfkit.cli.main import WRONG, complain
+    from tfkit.core.errors import RecipeError, TfkitError, UsageError
+    from tfkit.recipe.keys import LEAVES
+    from tfkit.training.splits import turns
+
+    wrong = False
+    for file in files:
+        try:
+            recipe = reading.recipe(file)
+            given = (file, reading.sets, reading.imports, reading.trust)
+            leaves = () if reading.variants else recipe.leaves
+            compared = "".join(LEAVES[key].summary(*given) for key in leaves)
+            summary = _summary(recipe)
+            examples = _first_examples(recipe)
+            echo(f"{file}: ok ({summary}{compared})")
+            for split, found in examples.items():
+                for line in _lines(split, [part for example in found[:SHOWN] for part in turns(example)]):
+                    echo(line)
+        except Exception as error:
+            named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)
+            if not complain(UsageError(f"{file}: {error}") if named else error):
+                raise
+            wrong = True
+    if wrong:
+        ctx.exit(WRONG)
+
+
+def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
+    """Return the first examples of each split and show warnings. Raise RecipeError for unusable data.
+
+    A missing file is an error only if the user's own recipe names it.
+    """
+    from tfkit.core.errors import Fault, RecipeError, RecipeWarning
+    from tfkit.recipe.settings.agreement import CORPORA
+
+    recipe.tell_warnings()
+    examples: dict[str, list[dict[str, str]]] = {}
+    faults: list[Fault] = []
+    if recipe.data is not None:
+        from tfkit.training.splits import first_examples
+
+        examples, faults = first_examples(recipe)
+    for fault in recipe.missing_files():
+        if fault.path.startswith(CORPORA) and not fault.place.is_shipped:
+            faults.append(fault)
+        else:
+            warnings.warn(RecipeWarning(fault), stacklevel=1)
+    if faults:
+        raise RecipeError(faults)
+    return examples
+
+
+def _lines(split: str, examples: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield a line per example, fitted to the terminal width; short fields leave space for long ones."""
+    from rich.cells import cell_len, set_cell_size
+
+    width = max(shutil.get_terminal_size().columns, LEAST)
+    for example in examples:
+        texts = [_shown(text, width) for text in example.values()]
+        names = [f"{split}:", *example]
+        room, limit = width - sum(len(name) + 1 for name in names) - 2 * len(texts), 0
+        for left, size in zip(range(len(texts), 0, -1), sorted(map(cell_len, texts)), strict=True):
+            limit = max(room // left, 0)
+            if size > limit:
+                break
+            room -= size
+        cut = [f"{set_cell_size(text, max(limit - 3, 0))}..." for text in texts]
+        shown = [text if cell_len(text) <= limit else short for text, short in zip(texts, cut, strict=True)]
+        yield f"  {split}: " + "  ".join(f"{name} {text}" for name, text in zip(example, shown, strict=True))
+
+
+def _shown(value: str, width: int) -> str:
+    """Quote a text; describe an array by name, shape and range."""
+    from tfkit.training.splits import described
+
+    return described(value) or json_line(value[:width])
+
+
+def _summary(recipe: Recipe) -> str:
+    from tfkit.reports.counts import count_parameters
+
+    blueprint = recipe.blueprint()
+    parameters = count_parameters(blueprint)
+    text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
+    if 4 * parameters >= NOTEWORTHY:
+        from tfkit.core.machine import readable_bytes
+
+        text += f", {readable_bytes(4 * parameters)} of weights in float32"
+    note = vocabulary_note(recipe)
+    return text if note is None else f"{text}; {note}"
+
+
+@click.command("show")
+@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.option("--length", type=Whole(COUNT), help="Length of the sequence, in tokens.  [default: max_length, else 512]")
+@BATCH
+@DTYPE
+@EXACT_JSON
+@reads_recipe
+def show_command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions) -> None:
+    """Show the architecture of a recipe (a shipped name or a path) or of a run folder.
+
+    Every part is shown with its options, weight shapes and costs.
+    """
+    import torch
+
+    from tfkit.reports.counts import count
+    from tfkit.reports.show import as_data
+
+    folder = Path(recipe)
+    loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
+    loaded.tell_warnings()
+    blueprint = loaded.blueprint()
+    if folder.is_dir():
+        blueprint = replace(blueprint, name=folder.resolve().name)
+    counts = count(blueprint, length, batch, getattr(torch, dtype))
+    data = as_data(blueprint, counts, vocabulary_note(loaded))
+    if as_json:
+        echo_json(data)
+        return
+    from tfkit.core.figures import Console
+    from tfkit.reports.table import render
+    from tfkit.runs.kept import KEPT, sentences_in
+
+    render(data, Console())
+    if settings := sentences_in(folder / KEPT):
+        echo(f"embed: {settings}")
+
+
+@click.command("explain")
+@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.argument("key")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@reads_recipe
+def explain_command(recipe: str, key: str, as_json: bool, reading: ReadOptions) -> None:
+    """Show the value of KEY in a recipe (a shipped name or a path) or a run folder, and where it comes from.
+
+    KEY is a dotted key of the recipe or of the resolved recipe, such as train.optimizer.lr; a whole part or section,
+    such as model.layer; or a key of a single layer, such as decoder.layers.3.attention.num_heads.
+    """
+    from tfkit.recipe.views.resolved import notes
+    from tfkit.reports.explain import as_data, explain, render
+
+    folder = Path(recipe)
+    file = folder / "resolved.yaml"
+    loaded = reading.recipe(str(file) if folder.is_dir() else recipe)
+    explanation = explain(loaded, key, notes(str(file), loaded.text or "") if folder.is_dir() else None)
+    if as_json:
+        echo_json(as_data(explanation))
+        return
+    from tfkit.core.figures import Console
+
+    render(explanation, Console())
+
+
+@click.command("schema")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write to FILE instead of printing.",
+)
+@IMPORTS
+def schema_command(out: Path | None, imports: tuple[str, ...]) -> None:
+    """Print the JSON Schema of the recipe language, with every registered part.
+
+    Editors that use it (through yaml-language-server) complete the parts and options of a recipe, show their
+    descriptions, and underline errors. --import includes custom parts.
+    """
+    from tfkit.recipe.imports import import_parts
+    from tfkit.recipe.schema import language_schema
+
+    for name in imports:
+        import_parts(name)
+    text = json_line(language_schema(), indent=2)
+    if out is None:
+        echo(text)
+        return
+    from tfkit.storage.files import write_text
+
+    write_text(out, text + "\n")
+    echo(f"{out}: to use it in an editor, start a recipe with the relative path of this file, such as")
+    echo(f"# yaml-language-server: $schema={out}")

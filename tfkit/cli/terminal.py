@@ -67,7 +67,7 @@ def working(what: str) -> Iterator[None]:
     if not is_terminal(sys.stderr):
         yield
         return
-    from tfkit.core.console import Console
+    from tfkit.core.figures import Console
 
     logger = logging.getLogger("tfkit")
     level = logger.level

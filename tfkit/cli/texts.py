@@ -135,7 +135,7 @@ class TextOptions:
         if not line.strip():
             raise DataError(f"{place}: empty line; remove it")
         if self.fields:
-            from tfkit.generation.records import record_values
+            from tfkit.generation.prompts import record_values
 
             values, id_ = record_values(line, self.fields, place, self.chat)
             return Text(values, number, place, id_)
@@ -239,7 +239,7 @@ def _place(name: str, number: int) -> str:
 
 def _is_of_run(path: Path) -> bool:
     """True if the path is a file that tfkit writes, inside a run folder."""
-    from tfkit.training.folder import CARD, CHECKPOINTS, OURS, RunFolder
+    from tfkit.runs.folder import CARD, CHECKPOINTS, OURS, RunFolder
 
     with contextlib.suppress(OSError, ValueError):  # unwritable paths fail later
         path = Path(os.path.realpath(path))

@@ -34,11 +34,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Component, Config
+from tfkit.core.component import TOKENWISE, Component, Config, Shape
 from tfkit.core.options import NonNegativeFloat, Number, PositiveFloat
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 
 
 class Activation(Component, nn.Module):

@@ -20,9 +20,9 @@ from tfkit.components.norm import Norm
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
 from tfkit.core.component import Config
-from tfkit.core.draws import draw_for
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
+from tfkit.core.skeleton import draw_for
 from tfkit.core.slots import InitFacts
 
 

@@ -26,14 +26,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import Norm, Width, check_norm
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
-from tfkit.functional.convolve import Columns, causal_convolution
-from tfkit.functional.precision import wide
-from tfkit.functional.scan import linear_scan
+from tfkit.functional.kernel import Columns, causal_convolution, linear_scan
+from tfkit.functional.view import wide
 
 
 class Mixer(Sublayer):

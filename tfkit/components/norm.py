@@ -21,13 +21,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Component, Config, Problem, Unlearnable
+from tfkit.core.component import TOKENWISE, Component, Config, Problem, Shape, Unlearnable
 from tfkit.core.errors import UsageError
 from tfkit.core.options import Number, PositiveFloat, Width
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
 
 
 class Norm(Component, nn.Module):

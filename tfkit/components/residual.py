@@ -23,11 +23,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import TOKENWISE, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.core.slots import ResidualFacts
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.capabilities import ASSUMED
+from tfkit.core.component import ASSUMED, Shape
 from tfkit.core.context import Context
-from tfkit.core.shape import Shape
 from tfkit.core.slots import SublayerFacts
 
 

@@ -1,4 +1,4 @@
-"""Incremental decoding equals a full forward pass."""
+"""Cached decoding, positions, and cross-attention to a memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.contracts.calls import PAD, SOURCE, Arguments, model, padded, run, tokens, tokenwise
+from tfkit.components.position.base import Position
+from tfkit.contracts.calls import (
+    PAD,
+    SOURCE,
+    TIME,
+    Alone,
+    Arguments,
+    built,
+    model,
+    padded,
+    run,
+    states,
+    tokens,
+    tokenwise,
+)
 from tfkit.contracts.cases import MIXING, Case, loads
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import Compared, expect, expect_all, expect_equal
+from tfkit.contracts.expect import EQUAL, SAME, Broken, Compared, describe, expect, expect_all, expect_equal, far
 from tfkit.core.errors import UsageError
 from tfkit.generation.decoder import StepDecoder
 
@@ -177,3 +191,173 @@ def check_encoder_runs_once(case: Case) -> None:
     finally:
         hook.remove()
     expect(len(calls) == 1, f"the encoder ran {len(calls)} times in 4 decoding steps")
+
+
+HIDDEN = 1  # the key hidden by a bias
+
+
+HOT = 2  # the query with a temperature
+
+
+@contract(
+    "with a rotary position, the output depends only on relative positions",
+    "determinism",
+    slots=("attention",),
+    capability="rotation",
+    every_option=True,
+    once=True,
+)
+def check_rotation(case: Case) -> None:
+    """Compare outputs with a rotary position, without it, with shifted positions, and with doubled positions."""
+    alone, x, places = Alone(case), states(2, TIME), torch.arange(TIME)[None]
+    rotary = built("position", "rotary", alone.shape)
+    turned = alone(x, position=rotary)
+    expect(far(turned, alone(x)) > SAME, "declares 'rotation', but a rotary position has no effect")
+    shifted = "declares 'rotation', but the output does not depend only on relative positions: with all positions"
+    expect_equal(alone(x, position=rotary, position_ids=places + 3), turned, f"{shifted} shifted by 3")
+    apart = far(alone(x, position=rotary, position_ids=2 * places), turned)
+    expect(apart > SAME, "declares 'rotation', but doubling all positions has no effect")
+    _expect_bfloat16(case, rotary, "rotation")
+
+
+def _expect_bfloat16(case: Case, position: Position, capability: str) -> None:
+    """Raise Broken if the part fails with a float32 position and bfloat16 states."""
+    alone, x = Alone(case, dtype=torch.bfloat16), states(2, TIME).bfloat16()
+    try:
+        result = alone(x, position=position).dtype
+    except Exception as error:
+        raise Broken(f"declares '{capability}', but in bfloat16 {describe(error, case.part)}") from error
+    expect(result == torch.bfloat16, f"declares '{capability}', but converts bfloat16 to {result}")
+
+
+class Hiding(Position):
+    """A bias that effectively masks one key."""
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor, num_heads: int) -> Tensor:
+        hidden = -1e9 * (key_positions == HIDDEN).float()[:, None, None, :]
+        return hidden.expand(-1, num_heads, query_positions.shape[1], -1)  # [batch heads query key]
+
+
+@contract(
+    "a position's bias is added to the scores",
+    "determinism",
+    slots=("attention",),
+    capability="bias",
+    every_option=True,
+    once=True,
+)
+def check_bias(case: Case) -> None:
+    """Check that an ALiBi position changes the output, and that a bias of -1e9 hides a key."""
+    alone, x = Alone(case), states(2, TIME)
+    sloped = alone(x, position=built("position", "alibi", alone.shape))
+    expect(far(sloped, alone(x)) > SAME, "declares 'bias', but an ALiBi position has no effect")
+    hiding = Hiding(Hiding.Config(), alone.shape)
+    other = x.clone()
+    other[:, HIDDEN] = states(2, 1, seed=2)[:, 0]
+    rest = torch.arange(TIME) != HIDDEN
+    moved = far(alone(other, position=hiding)[:, rest], alone(x, position=hiding)[:, rest])
+    expect(moved <= SAME, f"declares 'bias', but a bias of -1e9 on token {HIDDEN} does not hide it")
+    _expect_bfloat16(case, hiding, "bias")
+
+
+class Warming(Position):
+    """A position with a fixed temperature for each query."""
+
+    factors: Tensor
+
+    def temperature(self, positions: Tensor) -> Tensor:
+        return self.factors[positions]
+
+
+@contract(
+    "a position's temperature multiplies the scores of its query",
+    "determinism",
+    slots=("attention",),
+    capability="temperature",
+    every_option=True,
+    once=True,
+)
+def check_temperature(case: Case) -> None:
+    """Check that a temperature affects only its query, and that temperature 0 makes all scores equal."""
+    alone, x = Alone(case), states(2, TIME)
+    plain, warming = alone(x), Warming(Warming.Config(), alone.shape)
+    warming.factors = torch.ones(TIME, dtype=torch.float64)
+    warming.factors[HOT] = 3.0
+    warm = alone(x, position=warming)
+    expect(far(warm[:, HOT], plain[:, HOT]) > SAME, "declares 'temperature', but a temperature has no effect")
+    rest = torch.arange(TIME) != HOT
+    moved = far(warm[:, rest], plain[:, rest])
+    expect(moved <= SAME, f"declares 'temperature', but the temperature of query {HOT} changes the outputs of others")
+    warming.factors = warming.factors.float()
+    _expect_bfloat16(case, warming, "temperature")
+    if case.declares("bidirectional"):
+        warming.factors = torch.zeros(TIME, dtype=torch.float64)
+        cold = Alone(case, both_ways=True)(x, position=warming)
+        same = far(cold, cold[:, :1].expand_as(cold))
+        expect(same <= SAME, "declares 'temperature', but a temperature of 0 does not make the scores of a query equal")
+
+
+MEMORY, WIDTH = 4, 10  # length of the memory, and its width, which differs from d_model
+
+
+@contract(
+    "cross-attention reads every token of a memory with a different length and width",
+    "determinism",
+    slots=("attention",),
+    capability="cross_attention",
+    every_option=True,
+    once=True,
+)
+def check_cross_attention(case: Case) -> None:
+    """Change the tokens of the memory one at a time: every output must change."""
+    alone, x, memory = Alone(case, memory_width=WIDTH), states(2, TIME), states(2, MEMORY, WIDTH, seed=3)
+    before = alone(x, memory=memory)
+    expect(
+        before.shape == x.shape,
+        f"with a memory of {MEMORY} tokens, the output has shape {list(before.shape)}, not {list(x.shape)}",
+    )
+    for token in range(MEMORY):
+        other = memory.clone()
+        other[:, token] = states(2, 1, WIDTH, seed=4)[:, 0]
+        moved = (alone(x, memory=other) - before).abs().amax(dim=-1)
+        expect(
+            bool((moved > SAME).all()),
+            f"declares 'cross_attention', but an output does not depend on token {token} of the memory",
+        )
+
+
+@contract(
+    "observed attention weights sum to 1 over the visible tokens",
+    "determinism",
+    slots=MIXING,
+    capability="weights",
+    every_option=True,
+    once=True,
+)
+def check_weights(case: Case) -> None:
+    """Check that weights sum to 1 (to 0 for fully masked rows), and that observing them has no effect."""
+    alone, x = Alone(case), states(2, TIME)
+    real = torch.ones(2, TIME, dtype=torch.bool)
+    if case.declares("padding"):
+        real[0, -1], real[1] = False, False
+    context = alone.context(x, attention_mask=real, observe={"attention"})
+    with torch.no_grad():
+        watched = alone.part(x, context)
+    expect_equal(watched, alone(x, attention_mask=real), "declares 'weights', but observing changes the output")
+    seen = context.collector.observed.get("attention", [])
+    expect(len(seen) == 1, f"declares 'weights', but an observer of 'attention' receives {len(seen) or 'no'} tensors")
+    weights = seen[0]
+    expected = [2, *weights.shape[1:2], TIME, TIME]
+    expect(
+        list(weights.shape) == expected,
+        f"declares 'weights', but their shape is {list(weights.shape)}, not [batch heads query key] = {expected}",
+    )
+    ones = torch.ones(TIME, TIME, dtype=torch.bool)
+    visible = (ones.tril() if alone.shape.causal else ones) & real[:, None, :]  # [rows query key]
+    hidden = weights.masked_select(~visible[:, None].expand_as(weights))
+    expect(bool((hidden == 0).all()), "declares 'weights', but masked tokens have non-zero weights")
+    expect(bool((weights >= 0).all()), "declares 'weights', but some are negative or NaN")
+    total = weights.double().sum(dim=-1)
+    off = total - visible.any(dim=-1).double()[:, None]
+    off = off if case.variant else off.abs()  # with an option such as an attention sink, the sum may be less than 1
+    expect(float(off.max()) <= EQUAL, f"declares 'weights', but the sum of a row is off by {float(off.max()):.1e}")

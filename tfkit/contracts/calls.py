@@ -12,14 +12,25 @@ from torch import Tensor, nn
 
 from tfkit.contracts.cases import Case, blueprint, load
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.options import VOCABULARY
+from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import Shape
+from tfkit.core.context import Context
+from tfkit.core.options import Slot
+from tfkit.core.slots import AttentionFacts
+from tfkit.models.alone import context
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 
 SOURCE = 6  # source length of the encoder-decoder
+
+
 PREFIX = 3  # prefix length of the prefix mask
+
+
 PAD = 0
+
+
 Arguments = dict[str, Any]  # of a model call, by name
 
 
@@ -199,3 +210,43 @@ def answers_tokens(case: Case) -> bool:
             ids = torch.ones(2, time, dtype=torch.long)
             shapes.append(tuple(model(case)(**arguments_of(case, ids)).logits.shape))
     return [shape[1:2] for shape in shapes] == [(3,), (4,)]
+
+
+TIME = 6
+
+
+def states(rows: int, time: int, width: int = D_MODEL, seed: int = 1) -> Tensor:
+    """Return random hidden states [rows time width] in float64."""
+    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Alone:
+    """The part of a case with randomized weights, built as causal if it supports that."""
+
+    def __init__(
+        self, case: Case, memory_width: int | None = None, both_ways: bool = False, dtype: torch.dtype = torch.float64
+    ) -> None:
+        config = case.config
+        heads = config.heads() if isinstance(config, AttentionFacts.Config) else None
+        causal = case.declares("causal") and memory_width is None and not both_ways
+        self.shape = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, causal=causal, memory_width=memory_width, num_heads=heads)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            part: nn.Module = config.build(self.shape)
+        randomise(part)
+        self.part = part.to(dtype).eval()
+
+    def __call__(self, x: Tensor, **how: Any) -> Tensor:
+        """Map [rows time d_model] to the same shape; `how` are keywords of `tfkit.models.alone.context`."""
+        with torch.no_grad():
+            out: Tensor = self.part(x, self.context(x, **how))
+        return out
+
+    def context(self, x: Tensor, **how: Any) -> Context:
+        """Return the context of a call."""
+        return context(x, causal=self.shape.causal, **how)
+
+
+def built(slot: str, name: str, shape: Shape) -> Any:
+    """Build a shipped part with default options."""
+    return Slot(slot).validate(name).build(shape)

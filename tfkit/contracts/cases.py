@@ -10,13 +10,12 @@ from functools import cache
 from tfkit.contracts.expect import Broken
 from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, required
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Component, Config
+from tfkit.core.bounds import Options, Tree
+from tfkit.core.component import Component, Config, Shape
 from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
-from tfkit.core.shape import Shape
 from tfkit.core.slots import PositionFacts, ResidualFacts, SublayerFacts
-from tfkit.core.trees import Options, Tree
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.views.resolved import scalar
 

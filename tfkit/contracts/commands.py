@@ -1,5 +1,5 @@
 """Commands of this room: module within tfkit.cli, group, and line in `tfkit --help`."""
 
 COMMANDS = {
-    "prove": ("prove", "Comparing", "Measure how well a run keeps the promises of its recipe."),
+    "prove": ("parts", "Comparing", "Measure how well a run keeps the promises of its recipe."),
 }

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import Broken, expect
-from tfkit.contracts.float64 import in_float64
-from tfkit.contracts.gradients import inert_names
-from tfkit.contracts.samples import LINES, NOUNS
+from tfkit.contracts.expect import Broken, expect, in_float64
+from tfkit.contracts.options import LINES, NOUNS
+from tfkit.contracts.shapes import inert_names
 from tfkit.contracts.training import MAX_LENGTH, TOPOLOGY, letters, small_model
 from tfkit.core.errors import DataError, UsageError
 from tfkit.models.base import Model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import tempfile
 from pathlib import Path
 
@@ -11,14 +12,20 @@ import torch
 from tfkit.components.norm import Norm
 from tfkit.contracts.cases import Case
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import expect
+from tfkit.contracts.expect import EQUAL, SAME, expect, expect_equal
 from tfkit.contracts.options import VOCABULARY
 from tfkit.contracts.training import Trial, small_model
 from tfkit.models.base import Model
-from tfkit.training.checkpoint import Checkpoints, Progress, restore
+from tfkit.runs.checkpoint import Checkpoints, Progress, restore
+from tfkit.training.adapter import Adaptation, Adapter
+from tfkit.training.schedule import Schedule
 
 OPTIMIZER = ("optimizer",)
+
+
 RATE = 0.01
+
+
 STEPS = 12
 
 
@@ -107,3 +114,103 @@ def check_optimizer_state(case: Case) -> None:
     differing = ", ".join(other.moved(trial.weights())[:3])
     what = f"3 steps after resuming from a checkpoint, {differing} differs: the optimizer state is incomplete"
     expect(not differing, what)
+
+
+SCHEDULE = ("schedule",)
+
+
+WIDTHS = (16, 1024)
+
+
+TOTALS = (1, 2, 50, 5000)
+
+
+def rates(schedule: Schedule, total: int, d_model: int) -> list[float]:
+    """Return the learning rates of all steps."""
+    return [schedule.lr(step, total, d_model) for step in range(1, total + 1)]
+
+
+@contract("learning rates are finite, non-negative and not all zero", "built", slots=SCHEDULE, every_option=True)
+def check_rates(case: Case) -> None:
+    """Compute the learning rates for few and many steps, and for narrow and wide models."""
+    schedule: Schedule = case.config.build()
+    for total in TOTALS:
+        for d_model in WIDTHS:
+            lrs = rates(schedule, total, d_model)
+            for step, rate in enumerate(lrs, 1):
+                good = isinstance(rate, (int, float)) and math.isfinite(rate) and rate >= 0
+                expect(good, f"step {step} of {total} has the learning rate {rate}")
+            expect(total < TOTALS[-1] or any(lrs), f"all {total} steps have the learning rate 0")
+
+
+@contract("the learning rate of a step depends only on its number", "rates", slots=SCHEDULE, every_option=True)
+def check_pure(case: Case) -> None:
+    """Compute the learning rates in reverse order, and with a second schedule, as a resumed run does."""
+    schedule, total, d_model = case.config.build(), TOTALS[2], WIDTHS[0]
+    lrs = rates(schedule, total, d_model)
+    for step, rate in reversed([*enumerate(lrs, 1)]):
+        again = schedule.lr(step, total, d_model)
+        expect(again == rate, f"step {step} has the learning rate {rate:g} at first, but {again:g} in a second call")
+        resumed = case.config.build().lr(step, total, d_model)
+        expect(resumed == rate, f"a run resumed at step {step} has the learning rate {resumed:g}, not {rate:g}")
+
+
+ADAPTER = ("adapter",)
+
+
+ADAPTER_STEPS = 10
+
+
+class AdapterTrial(Trial):
+    """A small frozen model with the adapter of the case, in eval mode."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.plain = self.logits()
+        adapter: Adapter = case.config.build()
+        adapter.freeze(self.model)
+        self.before, self.names = self.weights(), [*self.model.state_dict()]
+        self.adaptation: Adaptation = adapter.attach(self.model, 0).eval()
+
+    def train(self) -> None:
+        """Train the adapter for a few steps. Raise Broken unless it learns."""
+        self.optimizer = torch.optim.Adam([*self.adaptation.parameters()], lr=0.02)
+        self.learns(ADAPTER_STEPS)
+
+    def changed(self) -> str:
+        """Return names of model weights that differ from their initial values."""
+        return ", ".join(self.moved(self.before)[:3])
+
+
+@contract("an untrained adapter does not change the model", "built", slots=ADAPTER, every_option=True)
+def check_unadapted(case: Case) -> None:
+    """Compare the names of weights and the logits before and after attaching the adapter."""
+    trial = AdapterTrial(case)
+    expect(
+        [*trial.model.state_dict()] == trial.names, "changes the names of the model's weights, on which files depend"
+    )
+    expect_equal(trial.logits(), trial.plain, "the logits with an untrained adapter instead of none", SAME)
+
+
+@contract("the adapter learns, and the model's weights do not change", "unadapted", slots=ADAPTER, every_option=True)
+def check_adapted(case: Case) -> None:
+    """Train for a few steps on the same tokens."""
+    trial = AdapterTrial(case)
+    trial.train()
+    trial.adaptation.check_used()
+    expect(not trial.changed(), f"training changes frozen weights of the model: {trial.changed()}")
+
+
+@contract("merging preserves the outputs and is undone exactly", "adapted", slots=ADAPTER)
+def check_merged(case: Case) -> None:
+    """Compare the logits of the adapted and the merged model, and the weights before and after merging."""
+    trial = AdapterTrial(case)
+    trial.train()
+    adapted = trial.logits()
+    with trial.adaptation.merged():
+        expect(trial.changed(), "merging does not change the weights of the model")
+        expect_equal(trial.logits(), adapted, "the logits after merging instead of before", EQUAL)
+        for module in trial.model.modules():  # removes the adapter, as if the weights were loaded into another model
+            module._forward_hooks.clear()
+        expect_equal(trial.logits(), adapted, "the logits of the merged weights in a model without adapter", EQUAL)
+    expect(not trial.changed(), f"{trial.changed()} is not restored after merging")

@@ -20,26 +20,25 @@ from torch import Tensor
 from tfkit.contracts.cache import decoded
 from tfkit.contracts.calls import PREFIX, Arguments, Trained
 from tfkit.contracts.expect import EQUAL, SAME, Compared, far
-from tfkit.contracts.padding import apart, in_a_batch, packed
 from tfkit.contracts.saving import reloaded
-from tfkit.contracts.visibility import changes, earlier
+from tfkit.contracts.visibility import apart, changes, earlier, in_a_batch, packed
 from tfkit.core.blame import shortened
 from tfkit.core.blueprint import StackPlan
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import TfkitError
-from tfkit.core.trees import JsonObject
 from tfkit.models import Model, ModelOutput
+from tfkit.runs.checkpoint import seeded
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.weights import Weights
 from tfkit.training.division import Division, piece_of
 from tfkit.training.feed import Made
-from tfkit.training.folder import RunFolder
 from tfkit.training.initial import freeze
 from tfkit.training.loop import Trainer
 from tfkit.training.objective import Batch
 from tfkit.training.progress import Reporter
-from tfkit.training.random_state import seeded
+from tfkit.training.scoring import mean_loss
 from tfkit.training.setup import Task
 from tfkit.training.step import accumulate, computing
-from tfkit.training.validation import mean_loss
-from tfkit.training.weights import Weights
 
 LONGEST = 48  # maximum number of tokens used from each text
 TEXTS = 4

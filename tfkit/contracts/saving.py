@@ -1,19 +1,32 @@
-"""Weights are determined by the seed and survive saving and copying, and models run on `meta`."""
+"""Saving, dropout, muP, refused recipes and compilation of a part in a model."""
 
 from __future__ import annotations
 
 import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
+from torch.export import Dim
 
-from tfkit.contracts.calls import arguments_of, fresh, model, outputs, run, tokens
-from tfkit.contracts.cases import Case, blueprint
+from tfkit.contracts.calls import arguments_of, as_read, fresh, model, outputs, run, special, tokens
+from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, loads
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import expect, expect_finite, twins
+from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, expect_finite, far, twins, where
+from tfkit.contracts.options import D_MODEL, VOCABULARY
+from tfkit.core.blame import shortened
+from tfkit.core.bounds import Options, Tree
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
-from tfkit.training.weights import Weights, load_weights
+from tfkit.recipe.load import load_recipe
+from tfkit.recipe.settings.sections import Train
+from tfkit.runs.weights import Weights, load_weights
+from tfkit.training.optimizer import regroup, set_rate
 
 
 @contract("a seed determines the weights, and building a model does not change the RNG state", "determinism", once=True)
@@ -97,3 +110,232 @@ def check_meta(case: Case) -> None:
     for name, value in outputs(case, made(**arguments)).items():
         shapes = f"{name} has shape {list(value.shape)} on meta, but {list(want[name].shape)} on the CPU"
         expect(value.shape == want[name].shape, shapes)
+
+
+RATE = 0.25
+
+
+ROWS = 1500  # number of copies of a row, to estimate the mean
+
+
+@contract(
+    "dropout is active in training, preserves the mean, and has no effect in eval mode",
+    "determinism",
+    when=lambda case: "dropout" in case.part.Config.model_fields,
+)
+@torch.no_grad()
+def check_dropout(case: Case) -> None:
+    """Compare the part with and without its `dropout` option."""
+    dropping = case.with_(dropout=RATE)
+    made = fresh(dropping)
+    ids = tokens(2, 6)
+    for name, value in run(dropping, ids).items():
+        expect_equal(value, run(case, ids)[name], f"{name} in eval mode, with dropout instead of without", SAME)
+    made.train()
+    first, second = run(dropping, ids, on=made), run(dropping, ids, on=made)
+    drops = any(far(first[name], second[name]) > 0 for name in first)
+    expect(drops, f"with dropout: {RATE}, two calls in training mode return equal outputs")
+    if case.slot in (*SUBLAYERS, "embedding"):
+        _keeps_the_mean(dropping, made, ids[:1])
+
+
+def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
+    """Check that the mean output with dropout, over many copies of a row, equals the output without dropout."""
+    part = next(module for module in made.modules() if isinstance(module, case.part))
+    seen: list[Tensor] = []
+    hook = part.register_forward_hook(lambda module, arguments, out: seen.append(out))
+    many = ids.expand(ROWS, -1)  # [ROWS time]
+    run(case, many, on=made)
+    made.eval()
+    run(case, ids, on=made)
+    hook.remove()
+    dropped, want = seen[0], seen[-1][0]
+    error = dropped.std(dim=0) / many.shape[0] ** 0.5
+    allowed = 6 * error + 0.1 * want.pow(2).mean().sqrt()
+    off = (dropped.mean(dim=0) - want).abs()
+    expect(
+        bool((off <= allowed).all()),
+        f"the mean with dropout is off by {float(off.max()):.2f}; the largest output is {float(want.abs().max()):.2f}",
+    )
+
+
+WIDER = 8  # width relative to the base
+
+
+STEPS = 3
+
+
+STEP_RATE = 0.002
+
+
+MOST = 2.5  # maximum ratio of the changes; without muP, the ratio is 4 to 9
+
+
+@contract(
+    "under muP, training changes the logits of wide and narrow models equally, or muP refuses the part",
+    "gradients",
+    slots=(*SUBLAYERS, "norm", "residual", "embedding", "position", "head"),
+    when=lambda case: case.topology == "decoder" and not case.variant and not case.place,
+)
+def check_coordinates(case: Case) -> None:
+    """Train a narrow and a wide model for a few steps."""
+    try:
+        narrow, wide = (change_of(grown(case.recipe(), factor)) for factor in (1, WIDER))
+    except (RecipeError, UsageError):
+        return  # muP refuses the part, or the model does not predict tokens from ids
+    ratio = wide / narrow
+    expect(
+        1 / MOST < ratio < MOST,
+        f"at {WIDER} times the width, logits change {ratio:.2g} times as much; check which update grows with d_model",
+    )
+
+
+def grown(recipe: Tree, factor: int, parametrized: bool = True) -> dict[str, object]:
+    """Return the recipe with `factor` times the width, under muP with the original sizes as base."""
+    model = {**recipe["model"], "d_model": factor * D_MODEL}
+    base: dict[str, int] = {"d_model": D_MODEL}
+    feedforward = model["layer"].get("feedforward")
+    if isinstance(feedforward, dict) and "d_ff" in feedforward:
+        base["layer.feedforward.d_ff"] = feedforward["d_ff"]
+        wide = {**feedforward, "d_ff": factor * feedforward["d_ff"]}
+        model["layer"] = {**model["layer"], "feedforward": wide}
+    if parametrized:
+        model["parametrization"] = {"type": "mup", "base": base}
+    return {**recipe, "model": model}
+
+
+def change_of(recipe: dict[str, object]) -> float:
+    """Return the mean absolute change of the logits after a few Adam steps; raise UsageError if there are none."""
+    model = build_model(load_recipe(recipe).blueprint(), seed=0)
+    ids = torch.randint(VOCABULARY, (4, 12), generator=torch.Generator().manual_seed(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=STEP_RATE)
+    regroup(optimizer, model, Train())
+    set_rate(optimizer, STEP_RATE)
+    before = _logits(model, ids).detach()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        logits = _logits(model, ids)
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return float((_logits(model, ids).detach() - before).abs().mean())
+
+
+def _logits(model: Model, ids: Tensor) -> Tensor:
+    """Return logits [batch time vocabulary]; raise UsageError if the model has none or needs other inputs than ids."""
+    logits: Tensor | None = model(ids).logits
+    if logits is None or logits.shape != (*ids.shape, VOCABULARY):
+        raise UsageError("the model does not predict tokens")
+    return logits
+
+
+# capability -> layer keys that require it, and the slots whose parts then need it
+ASKING: dict[str, tuple[Options, tuple[str, ...]]] = {
+    "rotation": ({"position": "rotary"}, ("attention",)),
+    "bias": ({"position": "alibi"}, ("attention",)),
+    "masks": ({"mask": {"type": "window", "size": 3}}, SUBLAYERS),
+}
+
+
+@contract("a recipe that needs an undeclared capability is refused", "built", slots=SUBLAYERS, once=True)
+def check_refusals(case: Case) -> None:
+    """Load recipes that require capabilities the part does not declare."""
+    for recipe_case, capability, words in _requiring(case):
+        expect(not loads(recipe_case), f"does not declare {capability}, but a recipe {words} is accepted")
+
+
+def _requiring(case: Case) -> Iterator[tuple[Case, str, str]]:
+    """Yield cases that must be refused, with the missing capability and a description of the recipe."""
+    for topology in TOPOLOGIES[case.slot]:
+        other = Case(case.slot, case.name, topology)
+        if lacking := lacks(other):
+            yield other, " and ".join(lacking), f"that uses it {IN_WORDS[topology]}"
+    for capability, (keys, slots) in ASKING.items():
+        if case.slot in slots and not case.declares(capability):
+            text = " and ".join(f"{name}: {value}" for name, value in keys.items())
+            yield case.with_layer(**keys), capability, f"with {text}"
+
+
+P = ParamSpec("P")
+
+
+T = TypeVar("T")
+
+
+def quiet() -> AbstractContextManager[object]:
+    """Suppress warnings: those of the tracer are about Python or torch, not about the part."""
+    return warnings.catch_warnings(action="ignore")
+
+
+@contextmanager
+def one_graph(function: Callable[P, T]) -> Iterator[Callable[P, T]]:
+    """Compile a function to a single graph; torch's compile caches are cleared before and after."""
+    torch._dynamo.reset()
+    try:
+        with quiet():
+            yield torch.compile(function, fullgraph=True, backend="eager")
+    finally:
+        torch._dynamo.reset()
+
+
+def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor]:
+    """Return the inputs of a model call."""
+    ids = tokens(batch, time)
+    real = torch.ones(batch, time, dtype=torch.long)
+    real[-1, -1] = 0
+    arguments = special(case.needs, ids) | {"input_ids": ids, **({"attention_mask": real} if masked else {})}
+    if case.pair:
+        arguments["decoder_input_ids"] = tokens(batch, time + 1, seed=2)
+    return as_read(case, arguments, torch.float32)
+
+
+@torch.no_grad()
+def compiles(case: Case, made: Model, masked: bool) -> None:
+    """Raise Broken unless the model compiles to a single graph with equal outputs."""
+    arguments = call_of(case, 2, 6, masked)
+    want = outputs(case, made(**arguments))
+    how = " with an attention_mask" * masked
+    try:
+        with one_graph(made) as compiled:
+            out = compiled(**arguments)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise broken(case, "compile", f"the graph breaks{how}", error) from None
+    for name, value in outputs(case, out).items():
+        expect_equal(value, want[name], f"{name}{how}, compiled instead of uncompiled")
+
+
+def broken(case: Case, capability: str, what: str, error: Exception) -> Broken:
+    """Describe an error of the tracer, with the line in the part's file."""
+    return Broken(f"declares '{capability}', but {what}: {shortened(error)}{where(error, case.part)}")
+
+
+@contract("the whole model compiles to a single graph", "determinism", capability="compile", once=True, slow=True)
+def check_compile(case: Case) -> None:
+    """Trace the model, without generating code."""
+    made = model(case, torch.float32, num_layers=1)
+    for masked in (False, True) if case.declares("padding") else (False,):
+        compiles(case, made, masked)
+
+
+@torch.no_grad()
+def exports(case: Case, made: Model) -> None:
+    """Raise Broken unless the model exports with dynamic batch and length, with equal outputs at other sizes."""
+    masked = case.declares("padding")
+    arguments = call_of(case, 2, 6, masked)
+    any_size = {name: dict.fromkeys(range(min(2, value.dim())), Dim.DYNAMIC) for name, value in arguments.items()}
+    try:
+        with quiet():
+            program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()
+    except Exception as error:
+        raise broken(case, "export", "it cannot be exported with dynamic batch and length", error) from None
+    for batch, time in ((3, 9), (5, 4)):
+        arguments = call_of(case, batch, time, masked)
+        want = outputs(case, made(**arguments))
+        for name, value in outputs(case, program(**arguments)).items():
+            expect_equal(value, want[name], f"{name} exported, for {batch} rows of length {time}")
+
+
+@contract("the model exports with dynamic batch and length", "determinism", capability="export", once=True, slow=True)
+def check_export(case: Case) -> None:
+    """Export at one size and run at two others."""
+    exports(case, model(case, torch.float32, num_layers=1))

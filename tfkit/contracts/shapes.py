@@ -1,6 +1,11 @@
-"""Outputs have correct shapes and dtypes, are deterministic, and agree between precisions."""
+"""The part can be built, its shapes and dtypes are right, and every parameter receives a gradient."""
 
 from __future__ import annotations
+
+import json
+import tempfile
+from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +13,71 @@ from torch.utils.hooks import RemovableHandle
 
 from tfkit.components.head.base import TokenHead
 from tfkit.contracts.calls import PAD, answers_tokens, fresh, model, padded, run, tokens
-from tfkit.contracts.cases import Case
+from tfkit.contracts.cases import MODEL, SUBLAYERS, Case, load
 from tfkit.contracts.check import contract
-from tfkit.contracts.expect import expect, expect_equal, expect_finite
-from tfkit.contracts.float64 import in_float64
+from tfkit.contracts.expect import Broken, expect, expect_equal, expect_finite, in_float64, twins
 from tfkit.contracts.options import VOCABULARY
+from tfkit.core.component import Component
+from tfkit.core.options import Slot
+from tfkit.core.registry import CATALOGUES, base_of
 from tfkit.generation.decoder import StepDecoder
 from tfkit.models.base import Model
+from tfkit.recipe.load import load_recipe
+
+EVERY = tuple(CATALOGUES)
+
+
+def foreign(part: type[Component]) -> str | None:
+    """Return a message if the part does not extend the base class of its slot, else None."""
+    module, name = base_of(part.part_slot)
+    if issubclass(part, getattr(import_module(module), name)):
+        return None
+    return f"the class does not extend {name} (of {module}), which defines the interface of every {part.part_slot}"
+
+
+@contract(
+    "the part can be built from its options (parts of a model: in a small recipe)", slots=EVERY, every_option=True
+)
+def check_built(case: Case) -> None:
+    """Build a small model with the part, or the part itself."""
+    if case.slot in MODEL:
+        model(case)
+        return
+    try:
+        config = case.config
+    except ValueError as error:
+        raise Broken(f"the options are rejected: {error}") from None
+    config.build()
+
+
+@contract("options survive formatting, parsing, copying and pickling", "built", slots=EVERY, every_option=True)
+def check_config(case: Case) -> None:
+    """Compare the options with their formatted, parsed, copied and pickled forms."""
+    config, slot = case.config, Slot(case.slot)
+    options = config.spelled()
+    again = slot.validate(json.loads(json.dumps(options)))
+    expect(again == config, f"{options} is parsed as {again.spelled()}")
+    expect(again.spelled() == options, f"after a round trip, {options} becomes {again.spelled()}")
+    for how, other in twins(config, "options", case.part):
+        expect(other == config, f"the {how} options are {other.spelled()}, not {options}")
+    if case.slot in MODEL:
+        expect(hash(again) == hash(config), "equal options have different hashes")
+        _survives_in_a_recipe(case)
+
+
+def _survives_in_a_recipe(case: Case) -> None:
+    recipe = load(case)
+    text = recipe.resolved()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "resolved.yaml"
+        path.write_text(text, encoding="utf-8")
+        loaded = load_recipe(path)
+    expect(loaded.blueprint() == recipe.blueprint(), f"the resolved recipe does not load to an equal model:\n{text}")
+
 
 KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation")
+
+
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
@@ -97,3 +158,50 @@ def check_precision(case: Case) -> None:
     with in_float64("in float64, during training"):
         sums = [value.sum() for value in run(case, ids, on=made.train()).values()]
         torch.autograd.backward(sums)
+
+
+def loss_of(case: Case, out: dict[str, Tensor]) -> Tensor:
+    """Reduce the outputs to a scalar: those of the head if they depend on every token, else all outputs."""
+    outputs = {name: value for name, value in out.items() if name != "hidden"}
+    if not outputs or (case.causal and "pooled" in outputs):
+        outputs = out
+    generator = torch.Generator().manual_seed(3)
+    terms = [
+        (value * torch.randn(value.shape, generator=generator).to(value.dtype)).sum() for value in outputs.values()
+    ]
+    return torch.stack(terms).sum()
+
+
+def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    """Return the gradient of each trainable weight by name; None if it has no gradient."""
+    named = {name: weight for name, weight in made.named_parameters() if weight.requires_grad}
+    grads = torch.autograd.grad(loss_of(case, out), list(named.values()), allow_unused=True)
+    return dict(zip(named, grads, strict=True))
+
+
+def inert_names(made: nn.Module) -> dict[str, Component]:
+    """Map the full names of parameters declared inert to their parts."""
+    return {
+        f"{prefix}.{name}": module
+        for prefix, module in made.named_modules()
+        if isinstance(module, Component)
+        for name in module.inert
+    }
+
+
+@contract(
+    "every parameter has a finite, non-zero gradient unless it is declared inert", "determinism", every_option=True
+)
+def check_gradients(case: Case) -> None:
+    """Compute the gradients of a random linear combination of the outputs."""
+    made = model(case)
+    grads = gradients(case, made, run(case, tokens(3, 7)))
+    inert = inert_names(made)
+    largest = max((float(grad.abs().max()) for grad in grads.values() if grad is not None), default=0.0)
+    for name, grad in grads.items():
+        size = 0.0 if grad is None else float(grad.abs().max())
+        expect(size == size and size != float("inf"), f"the gradient of {name} is not finite")
+        if name not in inert:
+            expect(size > 1e-9 * largest, f"{name} has no gradient, so it cannot change the output")
+        elif isinstance(inert[name], case.part) and not case.variant and case.slot in SUBLAYERS:
+            expect(size < 1e-6 * largest, f"{name} is declared inert, but it changes the output")

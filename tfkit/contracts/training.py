@@ -10,8 +10,7 @@ from torch import Tensor
 from tfkit.contracts.calls import tokens
 from tfkit.contracts.cases import Case
 from tfkit.contracts.expect import expect
-from tfkit.contracts.options import VOCABULARY, required
-from tfkit.contracts.samples import LINES
+from tfkit.contracts.options import LINES, VOCABULARY, required
 from tfkit.core.registry import REGISTRY
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models.base import Model

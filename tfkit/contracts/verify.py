@@ -15,23 +15,17 @@ import torch
 from rich.console import Console
 from rich.status import Status
 
-from tfkit.contracts.built import foreign
 from tfkit.contracts.calls import forget
 from tfkit.contracts.cases import Case, cases, variants
-from tfkit.contracts.check import CHECKS, Check, with_needs
+from tfkit.contracts.check import CHECKS, Check, Failure, Outcome, Report, render, summary, with_needs
 from tfkit.contracts.expect import Broken, describe
-from tfkit.contracts.report import Failure, Outcome, Report, render, summary
+from tfkit.contracts.shapes import foreign
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 # in order of execution: dependencies before dependents
-FILES = (
-    "built", "shapes", "gradients", "visibility", "padding", "cache", "positions", "memory", "saving", "dropout",
-    "parametrization", "refusals", "compile",
-    "tokenizer", "corpus", "objective", "optimizer", "schedule", "adapter", "metric", "callback",
-    "generation", "strategy",
-)  # fmt: skip
+FILES = ("shapes", "visibility", "cache", "saving", "tokenizer", "objective", "optimizer", "metric", "strategy")
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tfkit.core.component import Component
-from tfkit.core.errors import RunError, TfkitError, UsageError
-from tfkit.core.plugins import is_shipped, origin
+from tfkit.core.errors import RunError, TfkitError, UsageError, is_shipped, origin
 from tfkit.core.registry import REGISTRY
 
 LONGEST = 400  # maximum characters of a quoted message

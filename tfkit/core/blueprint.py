@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tfkit.core.bounds import LAYERS
-from tfkit.core.component import Config, spell, with_nested
+from tfkit.core.component import Config, Shape, Side, spell, with_nested
 from tfkit.core.keys import (
     FlagValue,
     Key,
@@ -26,7 +26,6 @@ from tfkit.core.keys import (
     keys,
 )
 from tfkit.core.output import block
-from tfkit.core.shape import Shape, Side
 from tfkit.core.slots import (
     EmbeddingFacts,
     HeadFacts,

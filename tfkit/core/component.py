@@ -1,5 +1,8 @@
 """The part: a class with a nested `Config`, registered under a name in a slot.
 
+A recipe that needs a capability which a part does not declare is refused with a message naming both. The contract
+checks test every declared capability. Unknown words are refused at registration.
+
     @register("feedforward", "mine")
     class Mine(FeedForward):
         class Config(FeedForward.Config):
@@ -16,17 +19,112 @@ field that holds a part is typed by its slot: `Annotated[Config, Slot("feedforwa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.fields import FieldInfo
 
-from tfkit.core.bounds import COUNT
-from tfkit.core.trees import Tree
+from tfkit.core.bounds import COUNT, Tree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+Side = Literal["encoder", "decoder"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a stack and of one of its layers.
+
+    `d_model` is the width of input and output, `memory_width` the width of the states that cross-attention attends to,
+    or None. `layer` is the index of the layer, `depth` the number of layers in the stack, `other_depth` that of the
+    other stack, or 0. `causal` is set if the future is hidden. `num_heads` is the number of heads in the attentions
+    that use the position; None if they differ.
+    """
+
+    d_model: int
+    vocab_size: int | None = None
+    max_length: int | None = None
+    side: Side = "decoder"
+    causal: bool = False
+    layer: int = 0
+    depth: int = 1
+    other_depth: int = 0
+    memory_width: int | None = None
+    num_heads: int | None = None
+
+    @property
+    def source_width(self) -> int:
+        """Input width of the key and value projections."""
+        return self.d_model if self.memory_width is None else self.memory_width
+
+
+# capabilities of a layer's parts, each with the promised behaviour
+OF_LAYERS: dict[str, str] = {
+    "causal": "works in causal layers",
+    "bidirectional": "works in bidirectional layers",
+    "cross_attention": "attends to a memory",
+    "cache": "decodes incrementally from a state",
+    "rewind": "can remove tokens from its decode state, or has no decode state",
+    "padding": "ignores padding",
+    "packing": "separates the segments of a packed batch",
+    "masks": "applies mask rules besides causality, such as a window or a prefix",
+    "rotation": "rotates queries and keys by position",
+    "bias": "adds a position bias to the scores",
+    "temperature": "scales the scores of each query by position",
+    "weights": "exposes its attention weights",
+    "compile": "compiles without graph breaks",
+    "export": "exports with dynamic batch size and length",
+}
+
+
+# capabilities of all other parts
+OF_SECTIONS: dict[str, str] = {
+    "likelihood": "its loss is -log p of the targets",
+    "characters": "its loss is -log p of all characters of a text",
+    "words": "answers with text, which is compared with a reference",
+    "continuations": "continues a source with generated text",
+    "two_vocabularies": "uses separate tokenizers for sources and targets",
+    "tags": "answers with a tag per word",
+    "means": "its loss is a sum of means over tokens or texts",
+    "numbers": "answers with numbers, or with labels that may be numbers",
+    "soft_targets": "predicts distributions over tokens or classes, which a teacher can provide",
+    "own_model": "trains an additional model besides the recipe's",
+    "draws": "samples tokens at random",
+    "shards": "reads token shards, so that texts need not fit in memory",
+    "averages": "has weights that are evaluated and published in place of the model's",
+}
+
+
+CAPABILITIES = OF_LAYERS | OF_SECTIONS
+
+
+# default for sublayers that declare nothing; correct if the sublayer reads only `context.mask`
+ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
+
+
+# capabilities of every part that processes tokens independently
+TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
+
+
+# contract checks from which a part can be exempt, with a reason; `built` is always required
+CONTRACTS = (
+    "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility",
+    "masks", "padding", "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation",
+    "bias", "temperature", "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout",
+    "refusals", "compile", "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
+    "saved_tokenizer", "fields", "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches",
+    "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
+    "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
+    "in_place", "rows", "done", "cut", "candidates", "ruled", "seeded", "beside", "stateless", "untouched", "told",
+    "unadapted", "adapted", "merged", "observes", "averages", "callback_state",
+)  # fmt: skip
 
 
 def _in_float32(value: float) -> float:
@@ -36,7 +134,11 @@ def _in_float32(value: float) -> float:
 
 
 Number = Annotated[float, AfterValidator(_in_float32)]
+
+
 PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
+
+
 NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 
 
@@ -161,9 +263,9 @@ class Component:
     Config: ClassVar[type[Config]] = Config
     part_slot: ClassVar[str] = ""
     part_name: ClassVar[str] = ""
-    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, from core/capabilities.py
+    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, from core/component.py
     needs: ClassVar[frozenset[str]] = frozenset()  # call inputs that it reads, besides ids and padding
-    # contracts that the part may break (core/capabilities.py), each with the reason that `parts --verify` prints
+    # contracts that the part may break (core/component.py), each with the reason that `parts --verify` prints
     exceptions: ClassVar[Mapping[str, str]] = {}
     # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax
     inert: ClassVar[frozenset[str]] = frozenset()
@@ -207,3 +309,18 @@ def _joined(configs: Sequence[type[Config]], names: dict[str, object]) -> type[C
 
 
 __all__ = ["Component", "Config", "Doubt", "Problem", "Unlearnable", "spell", "with_nested"]
+
+
+# call inputs that a part can require, besides ids and padding
+INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of a call besides ids, read by mask rules and parts."""
+
+    input_ids: Tensor | None = None  # [batch time]
+    token_type_ids: Tensor | None = None  # [batch time]
+    global_attention_mask: Tensor | None = None  # [batch time], 1 = attends to all and is attended to by all
+    prefix_length: Tensor | None = None  # [batch], length of the prefix visible to all
+    real: Tensor | None = None  # [batch time], True = not padding; None: no padding

@@ -7,11 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pydantic import BaseModel
 
-from tfkit.core.capabilities import CAPABILITIES, CONTRACTS
-from tfkit.core.component import Component
-from tfkit.core.errors import UsageError
-from tfkit.core.inputs import INPUTS
-from tfkit.core.plugins import is_shipped, origin
+from tfkit.core.component import CAPABILITIES, CONTRACTS, INPUTS, Component
+from tfkit.core.errors import UsageError, is_shipped, origin
 from tfkit.core.slots import FACTS
 from tfkit.core.synonyms import nearest
 

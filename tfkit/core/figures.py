@@ -1,19 +1,63 @@
-"""SVG figures drawn with matplotlib, which is imported on demand and belongs to the extra `study`."""
+"""Tables on a terminal, and SVG figures drawn with matplotlib (extra `study`), which is imported on demand."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import io
+import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import IO, Any
 
-from tfkit.core.errors import TfkitWarning, UsageError
-from tfkit.core.extras import optional
-from tfkit.core.output import printable
+import rich.console
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from tfkit.core.errors import TfkitWarning, UsageError, optional
+from tfkit.core.output import OutputLost, encodable, lost, printable
+
+WIDTH = 80  # default columns
+
+
+class Console(rich.console.Console):
+    """Rich console that escapes control characters in text.
+
+    `stream` defaults to the current standard output. Raise OutputLost if the stream cannot be written.
+    """
+
+    def __init__(self, stream: IO[str] | None = None, stderr: bool = False) -> None:
+        super().__init__(file=stream, stderr=stderr)
+        self._closed = (stream or (sys.stderr if stderr else sys.stdout)) is None
+        if self.width < 1:  # COLUMNS=0 is invalid
+            self.width = WIDTH
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render to segments with control characters escaped."""
+        return (self._harmless(segment) for segment in super().render(renderable, options))
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print as rich does. Raise OutputLost if the stream is lost."""
+        if self._closed:
+            raise OutputLost("the stream is closed")
+        try:
+            super().print(*objects, **how)
+        except OSError as error:
+            raise lost(error) from None
+
+    def on_broken_pipe(self) -> None:
+        """Raise OutputLost instead of exiting as rich does."""
+        raise OutputLost("the reader has closed it", quiet=True)
+
+    def _harmless(self, segment: Segment) -> Segment:
+        if segment.control or (segment.text.isascii() and segment.text.isprintable()):
+            return segment
+        return segment._replace(text=encodable(printable(segment.text), self.file))
+
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
+
+
 LONGEST = 48  # maximum characters of a label
 
 

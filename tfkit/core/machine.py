@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfkit.core.trees import JsonObject
+from tfkit.core.bounds import JsonObject
 
 if TYPE_CHECKING:
     import torch

@@ -12,13 +12,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandle
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tfkit.core import bounds
-from tfkit.core.component import Config, Problem, spell
+from tfkit.core.component import Config, Problem, Shape, Side, spell
 from tfkit.core.component import NonNegativeFloat as NonNegativeFloat
 from tfkit.core.component import Number as Number
 from tfkit.core.component import PositiveFloat as PositiveFloat
 from tfkit.core.errors import on_one_line, with_article
 from tfkit.core.registry import REGISTRY, UnknownPart
-from tfkit.core.shape import Shape, Side
 
 # integers with the bounds of core/bounds.py
 Width = Annotated[int, Field(ge=1, le=bounds.WIDTH.most)]

@@ -14,8 +14,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tfkit.core.errors import TfkitWarning, UsageError
-from tfkit.core.plugins import PluginProblem, distribution_of, failure, home_of, installed, is_shipped, origin
+from tfkit.core.errors import (
+    PluginProblem,
+    TfkitWarning,
+    UsageError,
+    distribution_of,
+    failure,
+    home_of,
+    installed,
+    is_shipped,
+    origin,
+)
 from tfkit.core.synonyms import nearest, part_for
 
 if TYPE_CHECKING:

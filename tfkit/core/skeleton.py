@@ -1,7 +1,11 @@
-"""Models on the meta device, which have parameter names and shapes but use no memory."""
+"""Models on the meta device, and random draws keyed by name: equal initial values in every model of a seed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -31,3 +35,25 @@ def skeleton(blueprint: Blueprint) -> nn.Module:
     with torch.device("meta"), NoDraws():
         model: nn.Module = blueprint.type.build(blueprint)
     return model
+
+
+_SEED: ContextVar[int | None] = ContextVar("seed of the model that is being built", default=None)
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Seed the CPU generator within the block and restore its state afterwards."""
+    token = _SEED.set(seed)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        _SEED.reset(token)
+
+
+def draw_for(name: str) -> None:
+    """Reseed the CPU generator from the block's seed and `name`; a no-op outside a block."""
+    if (seed := _SEED.get()) is not None:
+        digest = blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+        torch.default_generator.manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -13,28 +13,47 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
+import tokenizers
+
 from tfkit.core.bounds import TEMPLATE_MEMORY, TEMPLATE_TIME
-from tfkit.core.errors import DataError
-from tfkit.core.extras import optional
+from tfkit.core.errors import DataError, optional
 from tfkit.core.synonyms import nearest
+from tfkit.data.tokenizer import Tokenizer
 
 Cuts = Sequence[tuple[int, bool]]
+
+
 Message = dict[str, Any]  # role and content, and what the template reads: tool_calls, reasoning_content, ...
+
+
 ROLES = ("system", "user", "assistant", "tool", "developer")
+
+
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names of one field, as in transformers
+
+
 UNUSED = ("id", "name", "tool_call_id")  # fields that a template may ignore
+
+
 NAMES = {  # variables of templates, by the role of the token
     "start": "bos_token", "end": "eos_token", "pad": "pad_token",
     "unknown": "unk_token", "mask": "mask_token", "separator": "sep_token",
 }  # fmt: skip
+
+
 DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
+
+
 logger = logging.getLogger("tfkit")
+
+
 LONGEST = 100_000  # maximum number of characters in a template
 
 
@@ -296,6 +315,116 @@ def _reason(status: int) -> str:
 
 
 _RENDERER = _Renderer()
+
+
 atexit.register(_RENDERER.stop)
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: _RENDERER.stop(fork=True))
+
+
+MARK = "\ufdef"  # replaces a control token while the text around it is encoded; not a character
+
+
+Encoded = tuple[list[int], list[tuple[int, int]]]  # ids with their character spans
+
+
+class ControlTokens:
+    """Encoder of conversations for a tokenizer.
+
+    Control tokens are the special tokens, and added tokens between signs, such as <think>.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        tokens = tokenizer.backend.get_added_tokens_decoder()
+        added = {one.content: id_ for id_, one in tokens.items() if _acts(one)}
+        self.special = {role: tokenizer.token(id_) for role, id_ in tokenizer.special_ids.items()}
+        self.ids = {text: tokenizer.special_ids[role] for role, text in self.special.items()} | added
+        plain = {one.content for one in tokens.values() if not one.special} - set(self.special.values())
+        self.control = {text: text not in plain for text in self.ids}  # control tokens; True if they are special
+        model = json.loads(tokenizer.to_json())["model"]
+        unknown = model["vocab"][model["unk_id"]][0] if model.get("unk_id") is not None else model.get("unk_token")
+        self._unknown = tokenizer.id(unknown) if unknown else tokenizer.special_ids.get("unknown")
+        self._numbers = frozenset(self.ids.values()) - {self._unknown}
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self.ids, key=len, reverse=True))) or "(?!)")
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> ControlTokens:
+        """Return the encoder of a tokenizer, created once."""
+        return _control_of(tokenizer)
+
+    def encode(self, texts: Sequence[Rendered]) -> list[list[int]]:
+        """Return the ids of rendered conversations."""
+        found = self.tokenizer.encode_batch([one.text for one in texts], special=True)
+        pairs = zip(texts, found, strict=True)
+        return [ids if self._are_written(one, ids) else self.encode_with_places(one)[0] for one, ids in pairs]
+
+    def encode_with_places(self, rendered: Rendered) -> Encoded:
+        """Return the ids of a conversation and their character spans. Raise DataError if a message acts as control."""
+        text, twin = rendered.text, rendered.twin
+        ((ids, places),) = self.tokenizer.encode_with_places([text], special=True)
+        if self._are_written(rendered, ids):
+            return ids, places
+        if MARK in text:
+            raise DataError(f"a message contains the code point U+{ord(MARK):04X}, which is no character; remove it")
+        found_ids = zip(*self.tokenizer.encode_with_places([twin], special=True)[0], strict=True)
+        control = [(id_, a, b) for id_, (a, b) in found_ids if id_ in self._numbers and text[a:b] == twin[a:b]]
+        starts, ends = [0, *(b for _, _, b in control)], [*(a for _, a, _ in control), len(text)]
+        marked = MARK.join(text[a:b] for a, b in zip(starts, ends, strict=True))
+        ((ids, places),) = self._text_only.encode_with_places([marked])
+        shift, written = 0, iter(control)
+        ids = [self._moved.get(id_, id_) for id_ in ids]
+        for number, (a, b) in enumerate(places):
+            if marked[a:b] == MARK:
+                ids[number], *span = next(written)
+                places[number], shift = (span[0], span[1]), span[1] - b
+            elif ids[number] in self._numbers:
+                raise DataError(f"the tokenizer reads {text[a + shift : b + shift]!r} in a message as a control token")
+            else:
+                places[number] = a + shift, b + shift
+        return ids, places
+
+    def _are_written(self, rendered: Rendered, ids: Sequence[int]) -> bool:
+        """True if the control tokens are those that the template has written."""
+        written = [self.ids[found[0]] for found in self._pattern.finditer(rendered.twin)]
+        unknown = "" if self._unknown is None else self.tokenizer.token(self._unknown)
+        literal = unknown and rendered.text.count(unknown) > rendered.twin.count(unknown)
+        return not literal and [id_ for id_ in ids if id_ in self._numbers] == [
+            id_ for id_ in written if id_ != self._unknown
+        ]
+
+    @cached_property
+    def _moved(self) -> dict[int, int]:
+        """Id of each added token in `_text_only`, which numbers them itself, and in the tokenizer."""
+        added = self._text_only.backend.get_added_tokens_decoder()
+        return {id_: self.tokenizer.id(one.content) for id_, one in added.items() if one.content != MARK}
+
+    @cached_property
+    def _text_only(self) -> Tokenizer:
+        """A tokenizer without the control tokens, in which MARK is a token."""
+        data = json.loads(self.tokenizer.to_json())
+        model, hidden = data["model"], {name: f"{MARK}{id_}" for name, id_ in self.ids.items()}
+        data["added_tokens"] = [one for one in data["added_tokens"] if one["content"] not in hidden]
+        if isinstance(model["vocab"], dict):
+            model["vocab"] = {hidden.get(name, name): id_ for name, id_ in model["vocab"].items()}
+        else:
+            model["vocab"] = [[hidden.get(name, name), score] for name, score in model["vocab"]]
+        if "unk_token" in model:
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        if "merges" in model:
+            model["merges"] = [pair for pair in model["merges"] if not {*pair, "".join(pair)} & hidden.keys()]
+        backend = tokenizers.Tokenizer.from_str(json.dumps(data))
+        backend.add_tokens([tokenizers.AddedToken(MARK, normalized=False)])
+        return Tokenizer(backend, {})
+
+
+_control_of = lru_cache(maxsize=4)(ControlTokens)
+
+
+def _acts(token: tokenizers.AddedToken) -> bool:
+    """True if an added token acts as control; added words and runs of spaces are text."""
+    text = token.content
+    signs = not text[:1].isalnum() and not text[-1:].isalnum() and any(map(str.isalnum, text)) and " " not in text
+    return bool(text.strip()) and (token.special or signs)

@@ -22,12 +22,20 @@ import numpy as np
 
 from tfkit.core.errors import DataError, ExampleError, RunError
 from tfkit.core.machine import readable_bytes
-from tfkit.data.encoder import encoded
-from tfkit.data.token_ids import TokenIds
+from tfkit.data.encoder import TokenIds, encoded
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.storage.checksums import sha256_of
-from tfkit.storage.files import read_json, read_text, remove, remove_leftovers, whole, write_json, write_text
-from tfkit.storage.locks import FolderBusy, FolderLock
+from tfkit.storage.files import (
+    FolderBusy,
+    FolderLock,
+    read_json,
+    read_text,
+    remove,
+    remove_leftovers,
+    whole,
+    write_json,
+    write_text,
+)
 
 LOGGER = logging.getLogger("tfkit")
 CACHE = "TFKIT_CACHE"  # environment variable that sets the cache folder

@@ -1,4 +1,4 @@
-"""Linear attention: weights are products of features, and the cost is linear in the length."""
+"""Over time at linear cost: linear attention, causal convolution, and the scan of a recurrence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,75 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
+
+
+class Columns:
+    """Decode state: the last inputs of a causal convolution [rows width columns], and an optional recurrent state."""
+
+    def __init__(self) -> None:
+        self.columns: Tensor | None = None
+        self.carried: Tensor | None = None  # [rows ...]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep row `rows[i]` as row i; `rows` is [new_rows]."""
+        for name in ("columns", "carried"):
+            held = getattr(self, name)
+            if held is not None:
+                setattr(self, name, held.index_select(0, rows))
+
+    def bytes(self) -> int:
+        """Return the size of the state in bytes."""
+        return sum(held.numel() * held.element_size() for held in (self.columns, self.carried) if held is not None)
+
+
+def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Columns | None = None) -> Tensor:
+    """Convolve each channel: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias, with `weight` [width size].
+
+    x and the result are [batch time width]. The first token is preceded by zeros or, with `state`, by the last inputs,
+    and `state` is updated.
+    """
+    size = weight.shape[1]
+    channels = x.transpose(1, 2)  # [batch width time]
+    if state is None or state.columns is None:
+        channels = F.pad(channels, (size - 1, 0))
+    else:
+        channels = torch.cat((state.columns, channels), dim=2)
+    if state is not None:
+        state.columns = channels[:, :, channels.shape[2] - size + 1 :]  # [batch width size-1]
+    return F.conv1d(channels, weight[:, None], bias, groups=weight.shape[0]).transpose(1, 2)
+
+
+SPAN = 64  # steps per chunk; time grows with its logarithm, and memory with its size
+
+
+def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> Tensor:
+    """Compute h_t = decay_t h_(t-1) + given_t for [batch time ...], starting from `before` [batch ...] or 0."""
+    steps = []
+    for one, more in zip(torch.split(decay, SPAN, dim=1), torch.split(given, SPAN, dim=1), strict=True):
+        found = _doubled(one, more, before)
+        before = found[:, -1]
+        steps.append(found)
+    return steps[0] if len(steps) == 1 else torch.cat(steps, dim=1)
+
+
+def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
+    """Scan a chunk by combining each step with the steps 1, 2, 4, ... before it (Hillis and Steele 1986)."""
+    if before is not None:
+        first = given[:, :1] + decay[:, :1] * before[:, None]
+        given = torch.cat((first, given[:, 1:]), dim=1)
+    distance = 1
+    while distance < given.shape[1]:
+        given = given + decay * _later(given, distance)
+        decay = decay * _later(decay, distance)
+        distance *= 2
+    return given
+
+
+def _later(x: Tensor, by: int) -> Tensor:
+    """Shift [batch time ...] towards later positions, filling with zeros."""
+    return F.pad(x[:, :-by], (0, 0) * (x.dim() - 2) + (by, 0))
+
 
 CHUNK = 128  # tokens per chunk: they attend to each other directly, and to earlier tokens through sums
 

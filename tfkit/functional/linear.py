@@ -1,5 +1,18 @@
 """Linear layers on a CPU, computed with MKL or oneDNN, as the rule for this processor says.
 
+A way is made for a weight and a bias. It may hold a copy of the weight in a layout that its kernel reads faster.
+
+Nothing is timed, so equal runs on equal processors have equal bits. The table was made from
+`python -m tests.benchmarks products` with 2 threads (torch 2.13). Figures are the rate of the chosen way over that of
+torch's linear layer, which calls MKL:
+
+|                             | 1 row     | 2 to 64 rows         | more rows | gradient of the input |
+|-----------------------------|-----------|----------------------|-----------|-----------------------|
+| amd-avx2, wider output      | 1.3 - 2.5 | 1.2 - 4.0            | 1.0 - 2.0 | 1 (oneDNN 0.6 - 1.2)  |
+| amd-avx2, other             | 0.8 - 1.3 | 1.0 - 2.7            | 1.0 - 1.3 | 1 (oneDNN 0.6 - 1.3)  |
+| amd-avx512                  | 1.0 - 2.0 | 1.6 - 4.0 (to 8)     | 1.0 - 2.1 | 1.1 - 1.5             |
+| mkl (Intel and others)      | 1.1 - 1.2 | 1.8 - 2.3 (to 16)    | 1         | 1                     |
+
 torch multiplies float32 matrices with MKL. On AMD processors, oneDNN is often faster, especially for a large
 vocabulary, but not for the gradient of a weight, which is left to torch. Results are equal up to rounding.
 """
@@ -9,17 +22,236 @@ vocabulary, but not for the gradient of a weight, which is left to torch. Result
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.functional.rule import fastest, forced
-from tfkit.functional.ways import onednn
+from tfkit.core.errors import UsageError
+from tfkit.core.machine import vendor
+
+THIN = 64  # minimum width and number of outputs of a packed weight: MKL pads smaller ones
+
+
+HINT = 64  # number of rows that layouts are optimized for; near-optimal for fewer rows, too
+
+
+def operator(namespace: str, name: str) -> Any:
+    """Return an operator that is not in torch's public API, or None if this build of torch lacks it."""
+    try:
+        return getattr(getattr(torch.ops, namespace), name).default
+    except (AttributeError, RuntimeError):
+        return None
+
+
+PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
+
+
+ONEDNN, REORDER = operator("mkldnn", "_linear_pointwise"), operator("mkldnn", "_reorder_linear_weight")
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute x weightᵀ + bias with oneDNN: [... width] -> [... out].
+
+    oneDNN keeps about 0.6 MB of compiled code for each number of rows. Rows are padded to one of 8 counts per power of
+    two.
+    """
+    rows = x.numel() // x.shape[-1]
+    missing = rounded(rows) - rows
+    padded = F.pad(x.reshape(rows, -1), (0, 0, 0, missing)) if missing else x  # [rows + missing, width]
+    out: Tensor = ONEDNN(padded, weight, bias, "none", [], "")
+    return out.resize_(*x.shape[:-1], out.shape[-1]) if missing else out  # [... out], and no view, for autograd
+
+
+def rounded(rows: int) -> int:
+    """Round up to four significant binary digits."""
+    step = 1 << max(0, (rows - 1).bit_length() - 4)
+    return -(-rows // step) * step
+
+
+class Product(Protocol):
+    """x [... width] -> x weightᵀ + bias [... out] for `rows` rows, with a copy of the weight that takes `bytes`."""
+
+    bytes: int
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor: ...
+
+
+class Way(Protocol):
+    """Make the product with a weight [out width] and a bias [out]."""
+
+    def __call__(self, weight: Tensor, bias: Tensor | None, /) -> Product: ...
+
+
+class MKL:
+    """torch's linear layer, which calls MKL."""
+
+    bytes = 0
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Packed:
+    """A weight packed for MKL's products of a few rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy: Tensor = PACK(weight, HINT)
+        self.bytes = weight.nbytes  # the rest of the copy is reserved, but not written
+        # the kernel reads only the shape of the original weight
+        self.shape = weight.new_empty(1, 1).expand(weight.shape)
+        self.bias = bias
+        self.product = PACKED_PRODUCT
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        out: Tensor = self.product(x, self.copy, self.shape, self.bias, rows)
+        return out
+
+
+class Transposed:
+    """A weight stored as [width out], which MKL often reads faster for a single row."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy = weight.t().contiguous()
+        self.bytes = weight.nbytes
+        self.bias = bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return F.linear(x, self.copy.t(), self.bias)
+
+
+class OneDNN:
+    """oneDNN's product with the weight as it is. A call costs about 10 microseconds more than one of MKL."""
+
+    bytes = 0
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.copy = weight
+        self.bias = None if bias is None else bias.contiguous()  # the kernel ignores strides of a bias
+
+    def __call__(self, x: Tensor, rows: int) -> Tensor:
+        return onednn(x, self.copy, self.bias)
+
+
+class Reordered(OneDNN):
+    """A weight in oneDNN's native layout."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(REORDER(weight, HINT), bias)
+        self.bytes = weight.nbytes
+
+
+WAYS: dict[str, Way] = {
+    "mkl": MKL,
+    "packed": Packed,
+    "transposed": Transposed,
+    "onednn": OneDNN,
+    "reordered": Reordered,
+}
+
+
+def available(name: str) -> bool:
+    """True if this build of torch has the way's kernels."""
+    if name == "packed":
+        return None not in (PACK, PACKED_PRODUCT) and torch._C.has_mkl
+    return {"onednn": ONEDNN is not None, "reordered": None not in (ONEDNN, REORDER)}.get(name, True)
+
+
+def suits(name: str, width: int, out: int) -> bool:
+    """True if the way is available, and its copy of a weight [out width] is about as large as the weight."""
+    return available(name) and (name != "packed" or min(width, out) >= THIN)
+
+
+FORCED = "TFKIT_PRODUCTS"  # environment variable: the name of a way
+
+
+DIRECT = ("mkl", "onednn")  # ways without a copy of the weight
+
+
+FEW = 64  # maximum number of rows for which copies are faster
+
+
+class ProductRule(NamedTuple):
+    """The way for each kind of product. Weights of less than `small` bytes are packed for few rows.
+
+    `widening` and `other` are for one row, by whether the output is wider than the input. `many` rows are multiplied by
+    weights of at least `large` bytes; smaller ones are left to torch.
+    """
+
+    small: int = 4 << 20
+    widening: str = "mkl"
+    other: str = "mkl"
+    few: str = "mkl"
+    large: int = 0
+    many: str = "mkl"
+    gradient: str = "mkl"
+
+
+RULES = {
+    "amd-avx512": ProductRule(1 << 20, "reordered", "reordered", "reordered", 0, "onednn", "onednn"),
+    "amd-avx2": ProductRule(1 << 20, "transposed", "reordered", "reordered", 2 << 20, "onednn", "mkl"),
+    "mkl": ProductRule(widening="transposed", other="transposed", few="packed"),
+    "torch": ProductRule(),  # builds without MKL
+}
+
+
+def forced() -> str | None:
+    """Return the way that TFKIT_PRODUCTS names, if set. Raise UsageError if it is unknown or unavailable."""
+    name = os.environ.get(FORCED) or None
+    if name is not None and name not in WAYS:
+        raise UsageError(f"{FORCED} must be {', '.join(list(WAYS)[:-1])} or {list(WAYS)[-1]}, got {name!r}")
+    if name is not None and not available(name):
+        raise UsageError(f"{FORCED}={name}: this torch ({torch.__version__}) lacks its kernels")
+    return name
+
+
+def rule_name() -> str:
+    """Return the name of the rule in use: of this processor's, or of the way that TFKIT_PRODUCTS forces."""
+    name = forced()
+    return _of_processor() if name is None else f"{FORCED}={name}"
+
+
+def _of_processor() -> str:
+    if not torch._C.has_mkl:
+        return "torch"
+    name = f"amd-{torch.backends.cpu.get_cpu_capability().lower()}"
+    return name if vendor() == "AuthenticAMD" and name in RULES else "mkl"
+
+
+def fastest(rows: int, width: int, out: int, transposed: bool = False, copies: bool = False) -> str:
+    """Return the way to multiply [rows width] by a weight [out width], which is stored as [width out] if `transposed`.
+
+    `copies` allows ways that copy the weight. Raise UsageError as `forced` does.
+    """
+    name = forced()
+    if name is not None:
+        usable = suits(name, width, out) and (copies or name in DIRECT)
+        return name if usable else "onednn" if name == "reordered" else "mkl"
+    name = _listed(RULES[_of_processor()], rows, width, out, transposed, copies)
+    return name if suits(name, width, out) else "mkl"
+
+
+def _listed(rule: ProductRule, rows: int, width: int, out: int, transposed: bool, copies: bool) -> str:
+    size = 4 * width * out
+    if not copies or rows > FEW:
+        return "mkl" if size < rule.large else rule.gradient if transposed else rule.many
+    if size < rule.small:
+        return "packed"
+    if rows > 1:
+        return rule.few
+    return rule.widening if out > width else rule.other
+
 
 WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
+
+
 AutogradContext = Any  # torch does not declare its attributes
 
 

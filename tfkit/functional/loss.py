@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.functional.linear import AutogradContext, product
-from tfkit.functional.precision import wide, wide_dtype
+from tfkit.functional.view import wide, wide_dtype
 
 CHUNK_ELEMENTS = 1 << 22  # number of logits computed at once on a CPU: 16 MiB in float32, which its caches hold
 CHUNK_ROWS = 8192  # number of targets computed at once on other devices, where short products and many kernels are slow

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tfkit.functional.precision import wide_dtype
+from tfkit.functional.view import wide_dtype
 
 Layout = Literal["halves", "interleaved"]
 

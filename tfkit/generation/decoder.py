@@ -23,13 +23,9 @@ from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
-from tfkit.functional.linear import Linear
-from tfkit.functional.rule import FEW, fastest
+from tfkit.functional.linear import FEW, WAYS, Linear, Product, Way, fastest
 from tfkit.functional.view import view
-from tfkit.functional.ways import WAYS, Product, Way
-from tfkit.generation.heads import join_heads, split_heads
-from tfkit.generation.layers import Layers, copied, joined
-from tfkit.generation.products import BFloat16, Int8, check_quantized
+from tfkit.generation.layers import BFloat16, Int8, Layers, check_quantized, copied, join_heads, joined, split_heads
 from tfkit.models import Model
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack

@@ -12,11 +12,11 @@ from torch import Tensor
 from tfkit.core.component import Component, Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
 from tfkit.generation.logits import LogitsRule
 from tfkit.generation.logits.base import NEVER, misplaced
+from tfkit.generation.prompts import before_text, breaks_of, without_token
 from tfkit.generation.stop import StopRule, WrittenRow
-from tfkit.generation.tokens import before_text, breaks_of, without_token
 
 UNFINISHED = "\ufffd"  # replacement character for invalid bytes
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # a byte-fallback token

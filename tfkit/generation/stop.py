@@ -21,7 +21,7 @@ from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveFloat, PositiveInt
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.tokens import Texts, Tokens, end_ids
+from tfkit.generation.prompts import Texts, Tokens, end_ids
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import groupby
+from queue import SimpleQueue
+
+from torch import Tensor
 
 from tfkit.core.errors import UsageError
+from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.generation.decoder import StepDecoder
-from tfkit.generation.room import check_room
-from tfkit.generation.search import Candidate, Search
+from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
+from tfkit.generation.strategy.base import Greedy
+from tfkit.models import Model
 from tfkit.models.static import compiled_step
+
+COPIES = 4  # minimum number of float32 tensors of vocabulary size per text: logits, log-probabilities, totals, order
+
+
+TEXT = 1000  # minimum bytes of other data per text
+
+
+def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
+    """Raise UsageError if a batch of `prompts` needs more memory than is free on the device."""
+    weight: Tensor = next(model.parameters())
+    each = COPIES * 4 * (model.blueprint.last.vocab_size or 0) + TEXT
+    needed, free = prompts * strategy.texts_at_once * each, free_memory(weight.device)
+    if free is None or needed <= free:
+        return
+    what = f"{prompts:,} prompts" if prompts > 1 else "a prompt"
+    if strategy.texts_at_once > 1:
+        what += (
+            f" with {strategy.texts_at_once:,} texts each" if prompts > 1 else f" with {strategy.texts_at_once:,} texts"
+        )
+    raise UsageError(
+        f"{what} need at least {readable_bytes(needed)} of memory, but only {readable_bytes(free)} are free; "
+        f"at most {free // each:,} texts fit at once"
+    )
 
 
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
@@ -49,3 +80,74 @@ def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
         rows = list(group)
         for start in range(0, len(rows), batch_size):
             yield rows[start : start + batch_size]
+
+
+class _Left(BaseException):
+    """Raised in the search thread after the consumer has closed the stream."""
+
+
+def check_stream(strategy: Strategy, search: Search) -> None:
+    """Raise UsageError if the strategy does not produce final tokens one by one."""
+    strategy.check(search)
+    if not strategy.streams:
+        raise UsageError(
+            f"generate.strategy: {strategy.part_name} cannot stream, because its text is only known at the end; "
+            "generate without streaming, or use greedy or sample"
+        )
+    if strategy.texts_returned != 1:
+        raise UsageError(f"generate.strategy: n_best is {strategy.texts_returned}; streaming needs n_best 1")
+
+
+def final_tokens(strategy: Strategy, search: Search) -> Generator[int | Candidate, None, None]:
+    """Yield the tokens of a search with one prompt as they become final, then the candidate.
+
+    Exceptions of the search are raised here. Closing the generator stops the search at the next token.
+    """
+    queue: SimpleQueue[int | Candidate | BaseException] = SimpleQueue()
+    left = threading.Event()
+
+    def listen(row: int, token: int) -> None:
+        if left.is_set():
+            raise _Left
+        queue.put(token)
+
+    def work() -> None:
+        try:
+            queue.put(find(strategy, replace(search, on_token=listen))[0][0])
+        except BaseException as error:
+            queue.put(error)
+
+    thread = threading.Thread(target=work, name="tfkit stream", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            if isinstance(item, Candidate):
+                return
+    finally:
+        left.set()
+        thread.join()
+
+
+ROUNDS = 3  # timed rounds after one warm-up round; their median is returned
+
+
+def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt: int, new: int) -> float:
+    """Return the tokens per second of greedy search, with `new` tokens after each of `batch` random prompts.
+
+    In an encoder-decoder, `start` is the first target id and the random ids are sources. Raise UsageError if prompt
+    and new tokens exceed the model's length limit.
+    """
+    stack = next(decoder.model.blueprint.stacks())
+    draw = random.Random(0)
+    ids = [[draw.randrange(stack.vocab_size or 1) for _ in range(prompt)] for _ in range(batch)]
+    prompts, sources = (ids, None) if start is None else ([[start]] * batch, ids)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        began = time.perf_counter()
+        find(Greedy(Greedy.Config()), prepare(decoder.model, prompts, new, sources=sources, decoder=decoder), batch)
+        seconds.append(time.perf_counter() - began)
+    return batch * new / statistics.median(seconds[1:])

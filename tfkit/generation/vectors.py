@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.components.head.pooled import pool
-from tfkit.core.inputs import Inputs
-from tfkit.data.by_length import by_length
-from tfkit.functional.precision import wide, wide_dtype
-from tfkit.generation.tokens import padded_ids
+from tfkit.core.component import Inputs
+from tfkit.data.batches import by_length
+from tfkit.functional.view import wide, wide_dtype
+from tfkit.generation.prompts import padded_ids
 from tfkit.models import Model
 from tfkit.models.call import Call
 

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import torch
 
-from tfkit.core.trees import JsonObject
+from tfkit.core.bounds import JsonObject
 from tfkit.interop.huggingface.exporting import special_ids_of
 from tfkit.models import Model
 from tfkit.run import Run

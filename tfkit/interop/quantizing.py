@@ -11,10 +11,8 @@ from typing import Any
 
 from tfkit.core.errors import UsageError
 from tfkit.run import Run, load_run
-from tfkit.storage.files import write_json
-from tfkit.storage.targets import target_folder, whole_folder
-from tfkit.training.card import write_card
-from tfkit.training.folder import (
+from tfkit.runs.card import write_card
+from tfkit.runs.folder import (
     ENVIRONMENT,
     LABELS,
     QUANTIZED,
@@ -25,11 +23,12 @@ from tfkit.training.folder import (
     WEIGHTS,
     RunFolder,
 )
-from tfkit.training.int8 import matrices, rounded_rows
-from tfkit.training.kept import KEPT, kept_files
-from tfkit.training.needs import NEEDS, recorded
-from tfkit.training.record import check_listed, record_all
-from tfkit.training.weights import Weights, not_finite
+from tfkit.runs.kept import KEPT, kept_files
+from tfkit.runs.record import check_listed, record_all
+from tfkit.runs.supply import NEEDS, recorded
+from tfkit.runs.weights import Weights, matrices, not_finite, rounded_rows
+from tfkit.storage.files import write_json
+from tfkit.storage.folders import target_folder, whole_folder
 
 COPIED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS)
 

@@ -9,8 +9,7 @@
 
 from tfkit.models.base import Body, Model, ModelOutput
 from tfkit.models.build import build_model
-from tfkit.models.encoder_decoder import EncoderDecoder
-from tfkit.models.single import Decoder, Encoder
-from tfkit.models.state import DecodeState
+from tfkit.models.call import DecodeState
+from tfkit.models.single import Decoder, Encoder, EncoderDecoder
 
 __all__ = ["Body", "DecodeState", "Decoder", "Encoder", "EncoderDecoder", "Model", "ModelOutput", "build_model"]

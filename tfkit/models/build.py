@@ -1,19 +1,140 @@
-"""Construction of models from Blueprints, on any device and dtype, reproducible with a seed."""
+"""Construction of models from Blueprints, on any device and dtype, reproducible with a seed.
+
+The second copy has the marginal cost of a layer; the first also includes work that is done once per forward pass
+(masks, shared biases).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import torch
+from torch import Tensor, nn
 
 from tfkit.components.init import Init
-from tfkit.core.blueprint import Blueprint
-from tfkit.core.draws import drawn_from
+from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.component import Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, readable_bytes
-from tfkit.core.skeleton import NoDraws
+from tfkit.core.skeleton import NoDraws, drawn_from
 from tfkit.functional.linear import replace_linears
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
-from tfkit.models.sample import weights_of
+
+
+@dataclass(frozen=True)
+class SamplePlan(StackPlan):
+    """Plan of a sampled stack; parts are built with the layer indices of the full stack."""
+
+    depth: int = 0  # number of layers of the full stack
+    firsts: tuple[int, ...] = ()  # for each kind, the index of its first layer in the full stack
+
+    @property
+    def num_layers(self) -> int:
+        return self.depth
+
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
+        return super().shape(layer if plan is None else self.firsts[layer // 2], plan)
+
+
+def sample(blueprint: Blueprint) -> Blueprint:
+    """Return the Blueprint of the sample, with every distinct layer twice."""
+    encoder, decoder = (plan and _sample_stack(plan) for plan in (blueprint.encoder, blueprint.decoder))
+    return replace(blueprint, encoder=encoder, decoder=decoder)
+
+
+def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
+    """Build the sample of `blueprint` on `meta`, without allocating memory."""
+    with NoDraws(), torch.device("meta"):
+        model: Model = blueprint.type.build(sample(blueprint))
+    return model.to(dtype)
+
+
+def weights_of(blueprint: Blueprint) -> int:
+    """Return a lower bound on the number of weights and buffer elements; shared layers are counted once."""
+    model = build_sample(blueprint)
+    total = _elements(model)
+    for plan in blueprint.stacks():
+        layers = model.stack(plan.side).layers
+        for index, kind in enumerate(used_kinds(plan)):
+            if not plan.layers[kind].shares():
+                total += (plan.order.count(kind) - 1) * _elements(layers[2 * index])
+    return total
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _sample_stack(plan: StackPlan) -> SamplePlan:
+    kinds = used_kinds(plan)
+    facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
+    facts["last_state"] = False  # a sampled encoder and decoder may differ in depth; the cost is the same
+    facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
+    facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
+    return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))
+
+
+def used_kinds(plan: StackPlan) -> list[int]:
+    """Return the indices in `plan.layers` that the stack uses."""
+    return sorted(set(plan.order))
+
+
+@dataclass(frozen=True)
+class WeightSets:
+    """Counter for the weights of shared parts; each pattern entry has one set of weights.
+
+    If `per_layer` splits an entry into several kinds, its set is counted with the first kind.
+    """
+
+    plan: StackPlan
+    pairs: tuple[tuple[int, int], ...]  # (kind, entry) in order of first use
+
+    def of(self, kind: int, name: str) -> int:
+        """Return the number of weight sets of the part `name` to count with layers of this kind."""
+        first: dict[int, int] = {}
+        for other, entry in self.pairs:
+            if self.shares(other, name):
+                first.setdefault(entry, other)
+        return list(first.values()).count(kind)
+
+    def shares(self, kind: int, name: str) -> bool:
+        """True if layers of this kind share the part `name` within a pattern entry."""
+        layer = self.plan.layers[kind]
+        return layer.shared or any(sublayer.config.shared for sublayer in layer.sublayers if sublayer.name == name)
+
+
+def weight_sets(plan: StackPlan) -> WeightSets:
+    """Return the counter of shared weights for `plan`."""
+    return WeightSets(plan, tuple(dict.fromkeys(zip(plan.order, plan.entries, strict=True))))
+
+
+def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
+    """Return the inputs of a call as meta tensors, with `length` tokens in every stack."""
+    blueprint = model.blueprint
+    dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
+    paired = blueprint.encoder is not None and blueprint.decoder is not None
+    inputs: dict[str, Tensor] = {}
+    for plan in blueprint.stacks():
+        prefix = "decoder_" if paired and plan.side == "decoder" else ""
+        width = plan.d_model if plan.embedding is None else plan.embedding.reads(plan.shape())
+        if width is not None:
+            vectors = torch.empty(batch, length, width, dtype=dtype, device="meta")
+            inputs[f"{prefix}inputs_embeds"] = vectors.requires_grad_()
+        else:
+            inputs[f"{prefix}input_ids"] = torch.empty(batch, length, dtype=torch.long, device="meta")
+    last = blueprint.last
+    if last.memory_width is not None and not paired:
+        memory = torch.empty(batch, length, last.memory_width, dtype=dtype, device="meta")
+        inputs["encoder_hidden_states"] = memory
+    return inputs | _rule_inputs(model, length, batch)
+
+
+def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
+    """Return the additional inputs that parts of the model require."""
+    needed = {name for plan in model.blueprint.stacks() for name in plan.needs}
+    sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
+    return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}
 
 
 def build_model(

@@ -13,17 +13,13 @@ from torch import Tensor, nn
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.component import Config
+from tfkit.core.component import Config, Inputs
 from tfkit.core.context import Context, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
-from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
-from tfkit.models.call import Call, beyond
-from tfkit.models.last_state import LastState
-from tfkit.models.layer import Layer, LayerState
-from tfkit.models.recompute import recomputed
-from tfkit.models.state import DecodeState
+from tfkit.models.call import Call, DecodeState, beyond
+from tfkit.models.layer import LastState, Layer, LayerState, recomputed
 
 
 @dataclass(frozen=True)

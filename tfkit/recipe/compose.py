@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfkit.core.errors import Fault, Place, RecipeError, UsageError, with_article
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import (
     COMPOSING_KEYS,
     Variant,
@@ -18,10 +19,34 @@ from tfkit.recipe.overlays import (
     read_variants,
     set_overlay,
 )
-from tfkit.recipe.shipped import named_like, shipped_recipes
 from tfkit.recipe.text.node import Node, inline, kind, shorten
 from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file, parse, read_bytes
 from tfkit.storage.files import why_missing
+
+TASKS = "tasks"  # folder of trainable recipes
+
+
+FOLDERS = ("models", TASKS, "studies")
+
+
+def named_like(word: str, recipes: Mapping[str, Path]) -> str | None:
+    """Return the shortest recipe name with the prefix `word`, else a similar name, or None."""
+    begun = [name for name in recipes if word and name.startswith(word.casefold())]
+    return min(begun, key=len) if begun else nearest(word, list(recipes))
+
+
+def shipped_tasks() -> dict[str, Path]:
+    """Return the trainable shipped recipes by name."""
+    return {name: path for name, path in shipped_recipes().items() if path.parent.name == TASKS}
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Return the shipped recipes by name (the file's stem), in the order models, tasks, studies."""
+    package = Path(__file__).resolve().parents[1]
+    in_wheel = package / "_recipes"
+    root = in_wheel if in_wheel.is_dir() else package.parent / "recipes"
+    return {path.stem: path for folder in FOLDERS for path in sorted((root / folder).glob("*.yaml"))}
+
 
 MAX_BASES = 32
 

@@ -12,15 +12,13 @@ from pydantic import BaseModel
 
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.recipe.compose import compose
+from tfkit.recipe.compose import compose, shipped_recipes
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.overlays import merge, written
-from tfkit.recipe.settings.agreement import at
-from tfkit.recipe.settings.files import CORPORA
+from tfkit.recipe.settings.agreement import CORPORA, at
 from tfkit.recipe.settings.sections import Data, Generate, InitFrom, Teacher, Train
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.text.faults import options_of
 from tfkit.recipe.text.node import Node, under
-from tfkit.recipe.text.options import options_of
 from tfkit.recipe.text.source import LANGUAGE
 
 SECTIONS: dict[str, type[BaseModel]] = {

@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
-from tfkit.core.errors import Fault, Place, RunError, UsageError
-from tfkit.core.plugins import failure
+from tfkit.core.errors import Fault, Place, RunError, UsageError, failure
 from tfkit.core.registry import REGISTRY, Registration
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import folder

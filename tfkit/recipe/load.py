@@ -28,8 +28,17 @@ from tfkit.recipe.compose import Composed, compose, upgraded, version_faults, wi
 from tfkit.recipe.imports import Importer
 from tfkit.recipe.keys import LEAVES
 from tfkit.recipe.overlays import Variant, merge, nested
-from tfkit.recipe.settings.agreement import Agreement, Contradictions, Standing, at, data_parts, parts_in, spot
-from tfkit.recipe.settings.files import missing_files, unused_folder
+from tfkit.recipe.settings.agreement import (
+    Agreement,
+    Contradictions,
+    Standing,
+    at,
+    data_parts,
+    missing_files,
+    parts_in,
+    spot,
+    unused_folder,
+)
 from tfkit.recipe.settings.section_rules import facts_of, section_problems, step_problems
 from tfkit.recipe.settings.sections import Data, Generate, Section, Sections, Train
 from tfkit.recipe.text.faults import Faults, shown

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfkit.core.bounds import Tree
 from tfkit.core.errors import Fault, Place, RecipeError
 from tfkit.core.synonyms import nearest
-from tfkit.core.trees import Tree
 from tfkit.recipe.text.node import Node, inline, kind, shorten, under
 from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 

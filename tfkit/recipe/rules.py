@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tfkit.core.capabilities import CAPABILITIES
-from tfkit.core.component import Component, Config
+from tfkit.core.component import CAPABILITIES, Component, Config
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.core.slots import PositionFacts
 

@@ -13,10 +13,10 @@ from einops import reduce
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tfkit.core.console import Console
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import UsageError
+from tfkit.core.figures import Console
 from tfkit.core.output import printable
-from tfkit.core.trees import JsonObject
 from tfkit.generation.attention import AttentionMaps
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"

@@ -1,5 +1,5 @@
 """Commands of this room: module within tfkit.cli, group, and line in `tfkit --help`."""
 
 COMMANDS = {
-    "draw": ("draw", "Recipes", "Draw an architecture, or the differences between two."),
+    "draw": ("comparing", "Recipes", "Draw an architecture, or the differences between two."),
 }

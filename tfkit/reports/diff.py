@@ -4,20 +4,163 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.component import Config
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import STACK
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.resolved import layer_columns
-from tfkit.recipe.views.runs import Runs, joined, label, places
-from tfkit.reports.align import Alignment, align
-from tfkit.reports.difference import Change, differences, words
+from tfkit.recipe.views.row import Runs, joined, label, places
+
+
+class Pair(NamedTuple):
+    """A run of consecutive aligned layers: their plans, and the first and last index in each stack."""
+
+    before: LayerPlan
+    after: LayerPlan
+    here: tuple[int, int]
+    there: tuple[int, int]
+
+
+class Alignment(NamedTuple):
+    """The layers of two stacks: aligned pairs, and layers without a counterpart."""
+
+    pairs: list[Pair]
+    only_before: list[tuple[LayerPlan, Runs]]
+    only_after: list[tuple[LayerPlan, Runs]]
+
+
+def align(before: StackPlan, after: StackPlan) -> Alignment:
+    """Align two stacks, by index if they are equally deep.
+
+    Otherwise match layers of equal structure from both ends, and the layers in between by index; excess layers of the
+    deeper stack stay unmatched.
+    """
+    first, second = before.num_layers, after.num_layers
+    shorter, end = min(first, second), 0
+    if first != second:
+        kinds: list[object] = []
+        here, there = _outlines(before, kinds), _outlines(after, kinds)
+        start = _equal(here, there)
+        end = min(_equal(here[::-1], there[::-1]), shorter - start)
+    start = shorter - end  # pair the remaining layers by index
+    pairs = [*_pairs(before, after, 0, 0, start), *_pairs(before, after, first - end, second - end, end)]
+    return Alignment(pairs, _left(before, start, first - end), _left(after, start, second - end))
+
+
+def _outlines(plan: StackPlan, kinds: list[object]) -> list[int]:
+    """Return an index into `kinds` for each layer, ignoring options."""
+    numbers = []
+    for layer in plan.layers:
+        parts = [(sublayer.name, sublayer.config.part) for sublayer in layer.sublayers]
+        outline = layer.residual.part, parts, layer.mask, layer.position
+        if outline not in kinds:
+            kinds.append(outline)
+        numbers.append(kinds.index(outline))
+    return [numbers[kind] for kind in plan.order]
+
+
+def _equal(first: Sequence[int], second: Sequence[int]) -> int:
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))))
+
+
+def _pairs(before: StackPlan, after: StackPlan, here: int, there: int, count: int) -> Iterator[Pair]:
+    """Pair `count` layers, starting at index `here` in one stack and at `there` in the other."""
+    kinds = zip(before.order[here : here + count], after.order[there : there + count], strict=True)
+    for (one, other), same in groupby(kinds):
+        length = len(list(same))
+        yield Pair(before.layers[one], after.layers[other], (here, here + length - 1), (there, there + length - 1))
+        here, there = here + length, there + length
+
+
+def _left(plan: StackPlan, first: int, after: int) -> list[tuple[LayerPlan, Runs]]:
+    """Group the layers with the same plan among the indices in [first, after)."""
+    found = places(plan.order[first:after]).items()
+    return [(plan.layers[kind], [(first + one, first + last) for one, last in runs]) for kind, runs in found]
+
+
+class Change(NamedTuple):
+    """A difference: its key, both values, and the layers or stacks that it affects, unless it affects all."""
+
+    what: str
+    before: str
+    after: str
+    where: str = ""
+
+
+def differences(
+    what: str, before: object, after: object, follows: Sequence[tuple[object, object]] = (), absent: str = "none"
+) -> Iterator[Change]:
+    """Yield the differences between `before` and `after` at the key `what`.
+
+    Pairs in `follows` are skipped, because they are reported elsewhere; `absent` is the text for a value of None.
+    """
+    if before == after or any(pair == (before, after) for pair in follows):
+        return
+    if isinstance(before, BaseModel) and type(before) is type(after):
+        for name in type(before).model_fields:
+            yield from differences(f"{what}.{name}", getattr(before, name), getattr(after, name), follows)
+    elif isinstance(before, tuple) and isinstance(after, tuple) and _holds_parts((*before, *after)):
+        yield from _lists(what, before, after)
+    else:
+        yield Change(what, *(absent if value is None else words(value) for value in (before, after)))
+
+
+def _holds_parts(values: Sequence[object]) -> bool:
+    return all(isinstance(value, BaseModel) for value in values)
+
+
+def _lists(what: str, before: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[Change]:
+    """Compare two lists of parts by their members, or by order if the members are equal."""
+    lost = tuple(part for part in before if part not in after)
+    new = tuple(part for part in after if part not in before)
+    if len(lost) == len(new) == 1 and type(lost[0]) is type(new[0]):
+        alone = len(before) == len(after) == 1
+        yield from differences(what if alone else f"{what}.{words_of_type(new[0])}", lost[0], new[0])
+    else:
+        pair = (lost, new) if lost or new else (before, after)
+        yield Change(what, *map(words, pair))
+
+
+def words_of_type(part: BaseModel) -> str:
+    """Return the name of a part, or an empty string for a section."""
+    return part.part.part_name if isinstance(part, Config) else ""
+
+
+def words(value: object) -> str:
+    """Format a value: `rotary (theta 10000, layout halves)`, `window (size 512), causal`, `none`.
+
+    Options whose default is empty (`none`, `false`, 0, []) are omitted if unset.
+    """
+    if isinstance(value, BaseModel):
+        options = [
+            f"{name} {words(option)}"
+            for name, field in type(value).model_fields.items()
+            if (option := getattr(value, name)) or field.is_required() or option != field.get_default()
+        ]
+        return f"{words_of_type(value)} ({', '.join(options)})".strip() if options else words_of_type(value) or "{}"
+    if isinstance(value, tuple | list) and _holds_parts(value):
+        return ", ".join(map(words, value)) or "none"
+    if isinstance(value, float):
+        return inline(value).removesuffix(".0")
+    return inline(dict(value) if isinstance(value, Mapping) else list(value) if isinstance(value, tuple) else value)
+
 
 Follows = list[tuple[Any, Any]]  # changes of the layers' norm, which other norms inherit
+
+
 AS_LAYER = "layer.norm"
+
+
 OUTPUT = "the encoder's output"
+
+
 SHOWN_SETS = 8
 
 

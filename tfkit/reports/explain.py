@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import Place, UsageError
-from tfkit.core.trees import JsonObject
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import inline
-from tfkit.recipe.views.row import Notes, Origin, RecipeRow
-from tfkit.recipe.views.runs import joined, label
+from tfkit.recipe.views.row import Notes, Origin, RecipeRow, joined, label
 from tfkit.recipe.views.table import RecipeTable
 from tfkit.reports.parts_table import rows as print_rows
-from tfkit.reports.wrapped import say
+from tfkit.reports.table import say
 
 AS_WRITTEN = "shown as written, because no layer or stack has this key after resolving"
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tfkit.core.extras import optional
+from tfkit.core.errors import optional
 from tfkit.core.output import printable
 
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # spreadsheets evaluate cells that start with one of these characters

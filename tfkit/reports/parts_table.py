@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -11,14 +14,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tfkit.core.capabilities import CAPABILITIES
-from tfkit.core.trees import JsonObject
+from tfkit.core.bounds import JsonObject
+from tfkit.core.component import CAPABILITIES
+from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, pairs
 from tfkit.recipe.text.node import inline
 
 INDENT = 2
+
+
 LONG = 36  # words longer than this, such as paths, may be broken
+
+
 GAP = 2  # spaces between table columns
+
+
 TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
+
+
 NO_DOC = "no description: the class has no docstring"
 
 
@@ -169,3 +181,88 @@ def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
 def _exact(console: Console, text: str, style: str = "") -> None:
     """Print text verbatim; the terminal wraps long lines."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+WORKS = "yes"
+
+
+def matrix_data(slot: str, other: str) -> JsonObject:
+    """Check all parts of `slot` against all parts of `other`: None if they can be combined, else the reason."""
+    refused: dict[str, dict[str, str | None]] = {}
+    for name, other_name, reason in pairs(slot, other, brief=(slot, other) in SECTION_PAIRS):
+        refused.setdefault(name, {})[other_name] = reason
+    return {"slot": slot, "other": other, "refused": refused}
+
+
+def all_data() -> list[JsonObject]:
+    """Return the tables of all pairs of slots that interact in a layer or a recipe."""
+    return [matrix_data(slot, other) for slot, other in (*PAIRS, *SECTION_PAIRS)]
+
+
+def render_matrices(tables: Sequence[JsonObject], console: Console) -> None:
+    """Print each table: a mark if two parts can be combined, else the number of a footnote with the reason."""
+    notes: dict[str, int] = {}
+
+    def mark(reason: str | None) -> str:
+        return WORKS if reason is None else str(notes.setdefault(reason, len(notes) + 1))
+
+    for table in tables:
+        say(console, f"{table['slot']} and {table['other']}", "bold")
+        heads = list(dict.fromkeys(name for row in table["refused"].values() for name in row))
+        names = max(map(len, table["refused"]))
+        for fitting in _fitting(heads, console.width - names - INDENT):
+            cells = [(name, *(mark(row[head]) for head in fitting)) for name, row in table["refused"].items()]
+            rows(console, cells, ("", *fitting))
+            console.print()
+    for reason, number in notes.items():
+        say(console, f"{number}: {reason}")
+    say(console, f"{WORKS}: can be combined" + "; a number: cannot be combined, see above" * bool(notes))
+
+
+def _fitting(heads: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Split the columns into groups that fit `width`."""
+    group: list[str] = []
+    for head in heads:
+        if group and sum(len(one) + 2 for one in (*group, head)) > width:
+            yield group
+            group = []
+        group.append(head)
+    yield group
+
+
+FOLDERS = {
+    "models": "architectures to show, build and start from (tfkit show NAME)",
+    "tasks": "models with data and an objective (tfkit train NAME)",
+    "studies": "variants compared over seeds (tfkit study NAME)",
+}
+
+
+class RecipeLine(NamedTuple):
+    """A recipe: its folder, name and description."""
+
+    folder: str
+    name: str
+    about: str
+
+
+def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
+    """Yield the recipes that have `word` in their name or leading comments, ignoring case."""
+    for name, path in recipes.items():
+        lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+        comments = [line.removeprefix("#").strip() for line in lines]
+        if word.casefold() in " ".join([name, *comments]).casefold():
+            yield RecipeLine(path.parent.name, name, comments[0] if comments else "")
+
+
+def as_data(lines: list[RecipeLine]) -> list[JsonObject]:
+    """Return the recipes as plain data."""
+    return [line._asdict() for line in lines]
+
+
+def render(lines: list[RecipeLine], console: Console) -> None:
+    """Print one table per folder."""
+    for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
+        if number:
+            console.print()
+        say(console, f"{folder}: {FOLDERS[folder]}", "bold")
+        rows(console, [(line.name, line.about) for line in group])

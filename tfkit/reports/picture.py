@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.bounds import JsonObject
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.core.slots import PositionFacts
-from tfkit.core.trees import JsonObject
-from tfkit.recipe.views.runs import Runs, joined, label, places
+from tfkit.recipe.views.row import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures, summary
 from tfkit.reports.table import FIGURES, caption, figure, headline, weight_groups

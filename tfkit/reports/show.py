@@ -10,13 +10,13 @@ from pydantic import BaseModel
 
 from tfkit.components.attention import MultiHead
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.bounds import JsonObject
 from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
-from tfkit.core.trees import JsonObject
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.resolved import held, layer_columns
-from tfkit.recipe.views.runs import numbers, places
+from tfkit.recipe.views.row import numbers, places
 from tfkit.reports.counts import CountedEntry, Counts
 
 PartConfigs = Mapping[str, Config | tuple[Config, ...] | None]

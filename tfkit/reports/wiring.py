@@ -16,9 +16,8 @@ import torch
 
 from tfkit.components.residual import Branch
 from tfkit.core.blueprint import LayerPlan
-from tfkit.core.component import Config
+from tfkit.core.component import Config, Shape
 from tfkit.core.context import Context
-from tfkit.core.shape import Shape
 
 _NUMBERS = itertools.count()
 SUM, PART, FUNCTION = "sum", "part", "function"

@@ -32,21 +32,18 @@ from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import value_problem
 from tfkit.run.stored import StoredRun
+from tfkit.runs import record
+from tfkit.runs.checkpoint import Checkpoints
+from tfkit.runs.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder, check_tokenizer
+from tfkit.runs.history import choose_device
+from tfkit.runs.kept import KEPT, POOLINGS, Sentences, sentences_in
+from tfkit.runs.supply import downloaded_run, saved_recipe
+from tfkit.runs.weights import is_weights_file, recipe_in
 from tfkit.storage.hub import is_on_hub
-from tfkit.training import record
-from tfkit.training.checkpoint import Checkpoints
-from tfkit.training.device import choose_device
-from tfkit.training.fills import fillings
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder
-from tfkit.training.kept import KEPT
 from tfkit.training.objective import MaskedLm, Prediction
 from tfkit.training.objective.base import text_fields
-from tfkit.training.samples import SampleOutput
-from tfkit.training.scoring import Scorer, keep_scores
-from tfkit.training.sentences import POOLINGS, Sentences, sentences_in
-from tfkit.training.supply import downloaded_run, saved_recipe
-from tfkit.training.vocabularies import check_tokenizer
-from tfkit.training.weights_file import is_weights_file, recipe_in
+from tfkit.training.objective.masked_lm import fillings
+from tfkit.training.scoring import SampleOutput, Scorer, keep_scores
 
 # a text, a mapping from fields to texts, or a sequence of these; for vector models, an array or a list of arrays
 Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | NDArray[np.float32] | Tensor

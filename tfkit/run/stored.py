@@ -11,28 +11,33 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
-from tfkit.data.chat import ChatTemplate, Conversation, Message, Rendered, checked
+from tfkit.data.chat import ChatTemplate, ControlTokens, Conversation, Message, Rendered, checked
 from tfkit.data.chat import read as conversation_in
-from tfkit.data.control import ControlTokens
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.frame import Frame
+from tfkit.data.tokenizer.word import Frame
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Data
+from tfkit.runs import record
+from tfkit.runs.folder import (
+    CURVES,
+    RESOLVED,
+    TOKENIZER,
+    WEIGHTS,
+    RunFolder,
+    load_tokenizer,
+    read_labels,
+    tokenizer_files,
+)
+from tfkit.runs.history import choose_device
+from tfkit.runs.kept import kept_templates
+from tfkit.runs.weights import check_fits, holds_int8, is_weights_file, load_weights, saved_dtype
 from tfkit.storage.files import LARGEST_TEXT, read_bytes
-from tfkit.training import record
-from tfkit.training.device import choose_device
 from tfkit.training.feed import VALID, Feed
-from tfkit.training.folder import CURVES, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
-from tfkit.training.kept import kept_templates
-from tfkit.training.labels import read_labels
 from tfkit.training.objective import Objective
 from tfkit.training.objective.chat import ChatRows
 from tfkit.training.objective.reading import Reading
 from tfkit.training.setup import Task, longest_example
-from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
-from tfkit.training.weights import holds_int8, load_weights, saved_dtype
-from tfkit.training.weights_file import check_fits, is_weights_file
 
 # objectives for predictions with imported models, selected by the head
 PREDICTORS = ("masked_lm", "classification", "token_classification", "span", "regression")
@@ -101,7 +106,7 @@ class StoredRun:
     @property
     def cost(self) -> str:
         """Parameters and FLOPs in sentences. FLOPs are omitted if a part cannot be measured on meta."""
-        from tfkit.reports.counts import count  # works without weights, which may not exist yet
+        from tfkit.reports.counts import count
 
         model = build_model(self.blueprint, device="meta")
         text = f"{sum(weight.numel() for weight in model.parameters()):,} parameters."

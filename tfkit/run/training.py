@@ -12,28 +12,24 @@ from typing import Unpack
 
 from tfkit.core.blame import parts_named
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.rate import generation_rate
+from tfkit.generation.texts import generation_rate
 from tfkit.models import Model
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.sections import GenerationRate
 from tfkit.run.run import Run, load_run
-from tfkit.training import record
-from tfkit.training.card import write_card
-from tfkit.training.checkpoint import Checkpoints
-from tfkit.training.claim import claim_folder, one_training
-from tfkit.training.curves import write_curves
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, LABELS, TOKENIZERS, WEIGHTS, RunFolder
+from tfkit.runs import record
+from tfkit.runs.card import write_card, write_curves
+from tfkit.runs.checkpoint import Checkpoints
+from tfkit.runs.claim import claim_folder, one_training
+from tfkit.runs.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, LABELS, TOKENIZERS, WEIGHTS, RunFolder, run_name
+from tfkit.runs.record import mend
 from tfkit.training.lifecycle import follow, is_finished, mark_finished, restore_history, train_in
-from tfkit.training.mend import mend
 from tfkit.training.objective.base import predicts
 from tfkit.training.processes import joined, team
 from tfkit.training.progress import Reporter
-from tfkit.training.run_name import run_name
-from tfkit.training.samples import print_samples
 from tfkit.training.saving import save_run
-from tfkit.training.scoring import keep_scores
+from tfkit.training.scoring import ValidationScores, keep_scores, print_samples
 from tfkit.training.setup import Task
-from tfkit.training.validation import ValidationScores
 
 
 @parts_named()

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfkit.core.errors import DataError, UsageError
-from tfkit.core.extras import optional
+from tfkit.core.errors import DataError, UsageError, optional
 
 PREFIX = "hf://"
 LOCAL = "TFKIT_HUB"  # environment variable: a folder that is used as the hub, with repositories user/name

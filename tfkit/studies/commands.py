@@ -1,6 +1,6 @@
 """Commands of this room: module within tfkit.cli, group, and line in `tfkit --help`."""
 
 COMMANDS = {
-    "study": ("study", "Comparing", "Train the variants of a recipe over several seeds and compare them."),
-    "compare": ("compare", "Comparing", "Compare runs, or the runs of a study: intervals, verdicts, a page."),
+    "study": ("studies", "Comparing", "Train the variants of a recipe over several seeds and compare them."),
+    "compare": ("studies", "Comparing", "Compare runs, or the runs of a study: intervals, verdicts, a page."),
 }

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
 from tfkit.core.bounds import ARMS, SEEDS, TRIALS
 from tfkit.core.options import PositiveInt, Seed
-from tfkit.studies.arms import Arm, slug
-from tfkit.studies.settings import STEPS, Keep, PaperClaim
-from tfkit.studies.trial import Timing
+from tfkit.recipe.load import Recipe
+from tfkit.runs.folder import value_word
+from tfkit.studies.arms import Arm, plain, slug, without_seed
+from tfkit.studies.process import Timing
+from tfkit.studies.settings import STEPS, Keep, Match, PaperClaim
 from tfkit.training.progress import duration
-from tfkit.training.run_name import value_word
+
+
+def identity(recipe: Recipe, match: Match | None = None) -> str:
+    """Hash a recipe and the budget of its runs. The folder of the recipe does not change the hash."""
+    home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
+    budget = None if match is None else match.model_dump()
+    text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
+    return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
+
 
 RUNS, PLAN = "runs", "study.json"
+
+
 EXACT = ("parameters", "flops", "cache_bytes")  # measures without noise, which are not tested
+
+
 FORMAT = 1
 
 

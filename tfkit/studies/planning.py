@@ -10,14 +10,12 @@ from typing import Any
 
 from tfkit.core.errors import Fault, RecipeError, UsageError, by_place
 from tfkit.recipe.load import Recipe
-from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, study_of
-from tfkit.studies.digest import identity
-from tfkit.studies.match import matched
-from tfkit.studies.plan import Plan
+from tfkit.studies.arms import Arm, StudySource, arms_of, changes_of, matched, study_of
+from tfkit.studies.board import probes_of
+from tfkit.studies.plan import Plan, identity
 from tfkit.studies.plan_file import begun, check_free
-from tfkit.studies.probing import probes_of
+from tfkit.studies.process import trial
 from tfkit.studies.settings import BASELINE, STEPS, Match, Study, rises
-from tfkit.studies.trial import trial
 from tfkit.training.splits import first_examples
 
 

@@ -4,24 +4,89 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar
 
+from tfkit.core.errors import RunError, UsageError, installing
 from tfkit.core.figures import drawn
-from tfkit.reports.formats import csv_text, html_page, markdown
+from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.history import read_history
 from tfkit.storage.files import write_json, write_text
-from tfkit.studies.page import PageSection, check_packages
 from tfkit.studies.pictures import costs, curves, forest
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
 from tfkit.studies.settings import BASELINE
-from tfkit.studies.sizes import HELP, Trend, trends
 from tfkit.studies.statistics import LEVEL, MOST_SEEDS, Comparison
-from tfkit.studies.tradeoffs import COSTS, cost_of
-from tfkit.studies.wording import KINDS, answer, difference, latex_table, meaning, number, with_spread
+from tfkit.studies.wording import (
+    COSTS,
+    HELP,
+    KINDS,
+    Trend,
+    answer,
+    cost_of,
+    difference,
+    latex_table,
+    meaning,
+    number,
+    trends,
+    with_spread,
+)
+from tfkit.training.progress import duration
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """Section of a page: lines, captioned pictures, a table, and code. `kinds` style the last cell of each row."""
+
+    title: str
+    lines: Sequence[str] = ()
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    kinds: Sequence[str] = ()
+    pictures: Sequence[Callable[[], str]] = ()  # HTML or SVG; empty if it could not be drawn
+    caption: str = ""
+    code: str = ""
+
+    def markdown_lines(self) -> Iterator[str]:
+        """Yield the section as Markdown, without its pictures and code; nothing if it has only these."""
+        if (self.pictures or self.code) and not self.rows:
+            return
+        yield from [f"## {markdown(self.title)}", ""]
+        for line in self.lines:
+            yield from [markdown(line), ""]
+        if self.rows:
+            yield from [*markdown_table(self.heads, self.rows), ""]
+
+
+def check_packages() -> None:
+    """Raise UsageError if a package that reports need is missing."""
+    missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
+
+
+def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
+    """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
+    table: dict[str, dict[str, None]] = {}
+    seconds = 0.0
+    for folder in folders:
+        try:
+            history = read_history(folder)
+        except RunError:
+            continue
+        for start in history.starts if history is not None else ():
+            facts = {**start.versions, **{key: str(value) for key, value in start.machine.items() if key != "memory"}}
+            for name, value in {**facts, "device": start.device, "threads": str(start.threads)}.items():
+                table.setdefault(name, {})[value] = None
+        seconds += history.seconds if history is not None else 0.0
+    rows = [(name, ", ".join(values)) for name, values in table.items()]
+    return [*rows, ("time of all runs", duration(seconds))] if rows else []
+
 
 COLUMNS = {
     "arm": "variant",
@@ -34,40 +99,60 @@ COLUMNS = {
     "p": "p (Holm)",
     "verdict": "verdict",
 }
+
+
 FIXED = (
     "Its variance is pooled over the variants, about additive effects of variant and seed, where their spreads agree "
     "(F tests), and is the pair's own otherwise. With fewer than 5 seeds the F tests miss a spread that is several "
     "times that of the others, and such a variant is called different in more than "
     f"{LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the t test"
 )
+
+
 POWERED = (
     "80 % power from: the smallest difference that would be found with a probability of 80 %; seeds needed: the number "
     "of seeds that gives the observed difference this power. "
 )
+
+
 RANKED = (
     "Identical differences give no verdict. A run that diverged or failed ranks last, and a variant with such runs is "
     "compared by the exact rank sum test (Wilcoxon 1945). "
 )
+
+
 FOREST = (
     "A diamond is the mean difference from {baseline}, the bar its interval, a dot the difference of one seed. The "
     "grey band is one standard deviation of the runs of {baseline} to both sides; its own dots are its runs about "
     "their mean. An arrow points to a difference outside the picture."
 )
+
+
 CURVES = (
     "A line is the mean over seeds, its band reaches from the least to the most of them. Differences far outside those "
     "of most variants are cut."
 )
+
+
 FRONT = (
     "Means, or an arrow to one outside the picture, with a standard deviation over seeds to each side. A ring marks "
     "the Pareto front: no other variant is at least as good in both means, and beyond the noise better in one (paired "
     "t test of the two at 5 %, uncorrected)."
 )
+
+
 LATEX = "results.tex"
+
+
 PAGE, SCRIPT = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js"))
+
+
 WORDS = (
     *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
     *("differs in", "differences"),
 )  # headers of left-aligned columns
+
+
 CLAIM_COLUMNS = {
     "paper": "paper",
     "says": "claim",

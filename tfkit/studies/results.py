@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfkit.core.errors import RunError
+from tfkit.runs.folder import METRICS, RunFolder
+from tfkit.runs.history import good_lines
 from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.board import Board, count_in
 from tfkit.studies.plan import EXACT, Plan, PlannedRun
@@ -30,8 +32,6 @@ from tfkit.studies.statistics import (
     spread,
     step_of,
 )
-from tfkit.training.folder import METRICS, RunFolder
-from tfkit.training.metrics_log import good_lines
 
 FORMAT = 1
 RESULTS = "results.json"

@@ -20,11 +20,10 @@ from tfkit.recipe.text.dialect import resolve
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.source import read
 from tfkit.reports.parts_table import rows, say
-from tfkit.storage.files import read_json
-from tfkit.storage.locks import held_by
-from tfkit.training.checkpoint import Checkpoints, Progress, read_progress
-from tfkit.training.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
-from tfkit.training.history import History, read_history
+from tfkit.runs.checkpoint import Checkpoints, Progress, read_progress
+from tfkit.runs.folder import CHECKPOINTS, EVALUATION, RESOLVED, RunFolder
+from tfkit.runs.history import History, read_history
+from tfkit.storage.files import held_by, read_json
 from tfkit.training.progress import duration
 
 LARGEST = 1e30  # maximum score; NaN and infinity are excluded

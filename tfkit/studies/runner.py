@@ -1,28 +1,120 @@
-"""Execution of a study's runs in separate processes, until all are done or a signal arrives."""
+"""Execution of a study's runs in separate processes, until all are done or a signal arrives.
+
+A claim is a file that is created exclusively. It is locked as long as its process lives; on file systems that do not
+share locks between machines, its time shows that the process on another machine is alive.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from tfkit.core.errors import RunError
+from tfkit.core.figures import Console
 from tfkit.core.machine import machine
-from tfkit.storage.locks import held_by
+from tfkit.core.output import printable
+from tfkit.reports.parts_table import rows
+from tfkit.runs.folder import RUN
+from tfkit.storage.files import FolderBusy, FolderLock, held_by, is_in_use, mark_in_use, read_text
 from tfkit.studies.arms import StudySource
-from tfkit.studies.board import Board
-from tfkit.studies.claims import RunClaim, is_trained
-from tfkit.studies.digest import identity
-from tfkit.studies.keeping import reduce
-from tfkit.studies.plan import RUNS, Plan, PlannedRun
-from tfkit.studies.probing import metric_of
+from tfkit.studies.board import Board, metric_of
+from tfkit.studies.plan import RUNS, Plan, PlannedRun, identity
+from tfkit.studies.plan_file import reduce
 from tfkit.studies.process import INTERRUPTED, Job, command_of, failure
-from tfkit.training.folder import RUN
+from tfkit.training.progress import duration
+
+STALE = 300.0  # seconds without a heartbeat after which another machine's claim is taken over
+
+
+BEAT = 30.0  # seconds between heartbeats
+
+
+CLAIMED = "claimed on "
+
+
+@dataclass
+class RunClaim:
+    """A run claimed by this process. Call `beat` regularly."""
+
+    path: Path
+    file: IO[str]
+    beat_at: float
+
+    @classmethod
+    def take(cls, path: Path) -> RunClaim | None:
+        """Claim a run. Return None if another living process has claimed it, or decides on a claim right now.
+
+        Raise RunError if `path` exists and is not a claim.
+        """
+        try:
+            lock = FolderLock.take(path.parent, None)
+        except FolderBusy:
+            return None
+        try:
+            if is_in_use(path) or _is_alive_elsewhere(path):
+                return None
+            path.unlink(missing_ok=True)  # left by a dead process
+            file = path.open("x", encoding="utf-8")
+            mark_in_use(file.fileno())
+            file.write(f"{CLAIMED}{platform.node()}\n")
+            file.flush()
+            return cls(path, file, time.monotonic())
+        finally:
+            lock.release()
+
+    def beat(self) -> None:
+        """Send a heartbeat if it is due."""
+        if time.monotonic() - self.beat_at > BEAT:
+            self.beat_at = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    def release(self) -> None:
+        """Release the claim."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        self.file.close()
+
+
+def _is_alive_elsewhere(path: Path) -> bool:
+    """True if a recent claim names another machine. Raise RunError for anything but a claim."""
+    if not os.path.lexists(path):
+        return False
+    text = read_text(path, None) if path.is_file() and not path.is_symlink() else "not a file"
+    if text and not text.startswith(CLAIMED):
+        raise RunError(f"{path}: is no claim of tfkit; remove it: it has the name of a run's claim")
+    return text not in ("", f"{CLAIMED}{platform.node()}\n") and time.time() - path.stat().st_mtime < STALE
+
+
+def is_trained(folder: Path) -> bool:
+    """True if a process is training in the run folder."""
+    try:
+        FolderLock.take(folder, None).release()
+    except FolderBusy:
+        return True
+    except (FileNotFoundError, RunError):
+        pass
+    return False
+
 
 LOGS = "logs"
+
+
 POLL = 0.2  # seconds
+
+
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -225,3 +317,83 @@ def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
         if board.state(run) == "waiting":
             lines.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
     return lines
+
+
+FRESH = 0.5  # seconds between two refreshes
+
+
+def announce(plan: Plan, jobs: int, console: Console) -> None:
+    """Print the runs of a plan and the estimated time."""
+    heads, cells = plan.table()
+    rows(console, cells, heads)
+    console.print(Text(plan.summary(jobs)), soft_wrap=True)
+    for note in plan.notes:
+        console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
+
+
+class Watcher:
+    """Display of the progress of a study."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._printed = 0
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Watcher:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, progress: StudyProgress) -> None:
+        """Print new events and update the table."""
+        for event in progress.events[self._printed :]:
+            self._printed += 1
+            left = progress.left()
+            ending = "" if left is None else f", {duration(left)} left"
+            self.console.print(Text(f"{printable(event)} ({summary(progress)}{ending})"), soft_wrap=True)
+        if self._live is not None:
+            self._live.update(self._table(progress))
+
+    def _table(self, progress: StudyProgress) -> Group:
+        plan = progress.plan
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("variant", overflow="fold")
+        for seed in plan.seeds:
+            table.add_column(f"seed {seed}", justify="right")
+        best = progress.board.best()
+        for arm in plan.trained:
+            cells = []
+            for seed in plan.seeds:
+                tuned = best.get(arm.name)
+                runs = plan.tuning(arm) if tuned is None else [PlannedRun(arm.name, seed, tuned)]
+                known = tuned is not None or seed == plan.seeds[0]
+                cells.append(" ".join(_cell(progress, run) for run in runs) if known else ".")
+            table.add_row(arm.name, *cells)
+        left = progress.left()
+        ending = "" if left is None else f", {duration(left)} left"
+        return Group(table, Text(f"{summary(progress)}{ending}", style="dim"))
+
+
+def _cell(progress: StudyProgress, run: PlannedRun) -> str:
+    """Return the first measure of a finished run, else its progress or state."""
+    if run in progress.failed:
+        return "failed"
+    if any(worker.run == run for worker in progress.workers):
+        return f"{100 * progress.board.step(run) // progress.plan.run_steps(run)} %"
+    state = progress.board.state(run)
+    if state == "done":
+        value = progress.board.scores(run).get(progress.plan.measure[0])
+        return "done" if value is None else f"{value:.4g}"
+    return "." if state == "waiting" else state
+
+
+def summary(progress: StudyProgress) -> str:
+    """Count the done, running and failed runs."""
+    states = [progress.board.state(run) for run in progress.runs]
+    ended = sum(state != "waiting" for state in states)
+    text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"
+    return text + (f", {len(progress.failed)} failed" if progress.failed else "")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tfkit.core.extras import optional
+from tfkit.core.errors import optional
 from tfkit.studies.settings import COSTS
 
 DIGITS = 4  # significant digits of a printed score

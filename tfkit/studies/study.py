@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING
 
 from tfkit.core.blame import parts_named
 from tfkit.core.bounds import JOBS
-from tfkit.core.console import Console
-from tfkit.core.errors import UsageError
-from tfkit.core.extras import optional
+from tfkit.core.errors import UsageError, optional
+from tfkit.core.figures import Console
 from tfkit.storage.files import written_to
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
-from tfkit.studies.page import check_packages
 from tfkit.studies.plan import EXACT, PLAN, Plan
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
-from tfkit.studies.report import StudyReport
+from tfkit.studies.report import StudyReport, check_packages
 from tfkit.studies.results import Results
-from tfkit.studies.runner import Runner
-from tfkit.studies.watching import Watcher, announce
-from tfkit.training.interrupt import Interrupted
+from tfkit.studies.runner import Runner, Watcher, announce
+from tfkit.training.processes import Interrupted
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,8 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tfkit.components.feedforward.experts import Routing
 from tfkit.core.component import Component, Problem
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.options import Names, PositiveFloat, PositiveInt
@@ -28,9 +29,13 @@ from tfkit.core.output import counted, some
 from tfkit.core.registry import register
 from tfkit.core.skeleton import skeleton
 from tfkit.functional.dropout import Dropout
+from tfkit.models.stack import Stack
+from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.parameters import matches, named, unknown
 
 ON = ("query", "value")  # projections that are adapted by default
+
+
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
@@ -219,3 +224,22 @@ def _tied(model: nn.Module, linears: Mapping[str, nn.Linear]) -> list[str]:
         for value in module._parameters.values():
             owners[id(value)] = owners.get(id(value), 0) + 1
     return [name for name, linear in linears.items() if owners[id(linear.weight)] > 1]
+
+
+def recompute_layers(recipe: Recipe, trained: nn.Module) -> None:
+    """Apply `train.recompute` to all stacks. Raise RecipeError if it would change the gradients."""
+    requested = recipe.train.recompute
+    stacks = [module for module in trained.modules() if isinstance(module, Stack)]
+    if requested and (problem := _problem(stacks, trained)):
+        raise RecipeError([recipe.fault("train.recompute", problem)])
+    for stack in stacks:
+        stack.recompute = len(stack.layers) if requested == "all" else requested
+
+
+def _problem(stacks: list[Stack], trained: nn.Module) -> str:
+    if any(stack.plan.last_state for stack in stacks):
+        return "layers of this model carry state between calls, which recomputation would change; remove this key"
+    if any(isinstance(module, Routing) and module.config.selection_rate for module in trained.modules()):
+        text = "each forward updates the selection bias of experts, so recomputation would choose other experts"
+        return f"{text}; remove this key, or set router.selection_rate: 0"
+    return ""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tfkit.core.options import LayerPair, layer_pairs
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
 from tfkit.models import Model
 from tfkit.models.base import ModelOutput
 from tfkit.recipe.settings import sections

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -22,13 +23,74 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.parameters import matches, meant, named, unknown
 from tfkit.recipe.settings.sections import InitFrom
 from tfkit.recipe.text.node import inline
+from tfkit.runs import record
+from tfkit.runs.folder import RESOLVED, TOKENIZERS, WEIGHTS, RunFolder, load_tokenizer, tokenizer_files
+from tfkit.runs.weights import Weights, dtype_name, tensor_names, warn_not_finite
 from tfkit.storage.files import read_yaml
-from tfkit.training import record
-from tfkit.training.fit import Fit, patterns_for
-from tfkit.training.folder import RESOLVED, TOKENIZERS, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
-from tfkit.training.vocabularies import load_tokenizer, tokenizer_files
-from tfkit.training.weights import Weights, tensor_names, warn_not_finite
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Result of matching a run's tensors to a model.
+
+    `kept` maps names in the model to the run's tensors; `new` maps names without a match to a reason, or "". `unused`
+    lists the run's tensors without a match, and `alone` the unused tensors whose name is not in `new` either.
+    """
+
+    kept: dict[str, Tensor]
+    new: dict[str, str]
+    unused: list[str]
+    alone: list[str]
+
+    @classmethod
+    def of(cls, own: Weights, source: Weights, others: tuple[str, ...]) -> Fit:
+        """Match two sets of weights by name and shape. Names with a prefix in `others` never match."""
+        found = source.by_name()
+        kept: dict[str, Tensor] = {}
+        new: dict[str, str] = {}
+        used: set[str] = set()
+        replaced: set[str] = set()
+        for name, tensor in own.tensors.items():
+            names = [name, *(alias for alias, owner in own.tied.items() if owner == name)]
+            first = next((one for one in names if one in found), None)
+            why = "" if first is None else _why_new(first, tensor, found[first], others)
+            if first is None or why:
+                new[name] = why
+                replaced.update(names)
+            else:
+                kept[name] = found[first]
+                same = (one for one in names if one in found and torch.equal(found[one], found[first]))
+                used.update(
+                    [first, *same]
+                )  # `first` is added explicitly, because tensors with NaN are not equal to themselves
+        used.update(source.tied[alias] for alias in used & source.tied.keys())
+        unused = [name for name in source.tensors if name not in used]
+        return cls(kept, new, unused, [name for name in unused if name not in replaced])
+
+
+def _why_new(name: str, tensor: Tensor, source: Tensor, others: tuple[str, ...]) -> str:
+    """Return the reason why a tensor is not copied, or ""."""
+    if name.startswith(others):
+        return "the run's head has another type"
+    if source.shape != tensor.shape:
+        return f"shape {list(tensor.shape)} here, {list(source.shape)} in the run"
+    if tensor.is_floating_point() and not source.is_floating_point():
+        return f"{dtype_name(source)} in the run"
+    return ""
+
+
+def patterns_for(names: Iterable[str], others: Sequence[str]) -> list[str]:
+    """Return short patterns that match all of `names` and none of `others`."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = name.split(".")
+        beginnings = (".".join(parts[:length]) + "." for length in range(1, len(parts)))
+        free = (beginning for beginning in beginnings if not any(other.startswith(beginning) for other in others))
+        beginning = next(free, None)
+        found[name if beginning is None else f"{beginning}*"] = None
+    return list(found)
+
 
 LAYER = re.compile(r"(?P<side>encoder|decoder)\.layers\.(?P<layer>\d+)\.")
 

@@ -15,26 +15,31 @@ import yaml
 from tfkit.core.errors import RunError, TfkitError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.runs.checkpoint import Checkpoints, read_progress, seeded, step_of
+from tfkit.runs.claim import Claim, changed_keys, check_nothing_is_lost, check_same, check_steps
+from tfkit.runs.folder import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    LOG,
+    RECIPE,
+    RESOLVED,
+    WEIGHTS,
+    RunFolder,
+    load_tokenizer,
+    read_labels,
+    save_labels,
+    save_tokenizer,
+)
+from tfkit.runs.history import HistoryFile, environment, other_products, read_history, resumption
+from tfkit.runs.kept import keep_from
+from tfkit.runs.record import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
+from tfkit.runs.supply import NEEDS, changes, needs_of, recorded
 from tfkit.storage.checksums import write_json, write_text
 from tfkit.storage.folders import old_name
-from tfkit.training.changed import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
-from tfkit.training.checkpoint import Checkpoints, read_progress, step_of
-from tfkit.training.claim import Claim
-from tfkit.training.environment import environment, resumption
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, LOG, RECIPE, RESOLVED, WEIGHTS, RunFolder
-from tfkit.training.history import HistoryFile, other_products, read_history
-from tfkit.training.interrupt import Interrupted
-from tfkit.training.kept import keep_from
-from tfkit.training.labels import read_labels, save_labels
 from tfkit.training.loop import Measure, Trainer
-from tfkit.training.needs import NEEDS, recorded
-from tfkit.training.processes import is_lost, team
+from tfkit.training.processes import Interrupted, is_lost, team
 from tfkit.training.progress import Reporter, Silence
-from tfkit.training.random_state import seeded
 from tfkit.training.setup import Task, prepare
-from tfkit.training.start import changed_keys, check_nothing_is_lost, check_same, check_steps
-from tfkit.training.supply import changes, needs_of
-from tfkit.training.vocabularies import load_tokenizer, save_tokenizer
 
 
 def train_in(

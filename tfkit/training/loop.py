@@ -19,30 +19,23 @@ from tfkit.core.options import seconds_of
 from tfkit.core.output import some
 from tfkit.models import build_model
 from tfkit.recipe.settings.sections import Mean
-from tfkit.training import checkpoint
-from tfkit.training.ahead import Ahead
-from tfkit.training.callback import Training
-from tfkit.training.checkpoint import Checkpoints, Finished, Progress, Snapshot, step_of
-from tfkit.training.compiled import check_compile, compiled
+from tfkit.runs import checkpoint
+from tfkit.runs.checkpoint import Checkpoints, Finished, Progress, Snapshot, seeded, step_of
+from tfkit.runs.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
+from tfkit.runs.history import HistoryFile, MetricsLog
+from tfkit.runs.weights import Weights, exchange, gathered, is_part, local, not_finite
+from tfkit.training.adapter import recompute_layers
+from tfkit.training.callback import Callbacks, Training
 from tfkit.training.division import Division, check_division, divided
-from tfkit.training.events import Callbacks
-from tfkit.training.folder import CHECKPOINTS, ENVIRONMENT, METRICS, RunFolder
-from tfkit.training.groups import regroup, set_rate
-from tfkit.training.history import HistoryFile
-from tfkit.training.interrupt import Interrupts
-from tfkit.training.metrics_log import MetricsLog
+from tfkit.training.feed import Ahead
+from tfkit.training.optimizer import regroup, set_rate
 from tfkit.training.out_of_memory import check_fits, explained
-from tfkit.training.processes import outliving, team
+from tfkit.training.processes import Interrupts, outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
-from tfkit.training.publish import Publisher, save_weights
-from tfkit.training.random_state import seeded
-from tfkit.training.recompute import recompute_layers
+from tfkit.training.publish import CheckpointWriter, Publisher, save_weights
+from tfkit.training.scoring import ValidationScores, mean_loss, total_loss
 from tfkit.training.setup import Task
-from tfkit.training.sharded import exchange, gathered, is_part, local
-from tfkit.training.step import accumulate, computing, scale_gradients
-from tfkit.training.validation import ValidationScores, mean_loss, total_loss
-from tfkit.training.weights import Weights, not_finite
-from tfkit.training.writer import CheckpointWriter
+from tfkit.training.step import accumulate, check_compile, compiled, computing, scale_gradients
 
 Measure = Callable[[Task], ValidationScores]
 SKIPS = 50  # training stops after this many consecutive steps without an update

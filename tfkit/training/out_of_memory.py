@@ -9,7 +9,7 @@ from tfkit.core.errors import TfkitError
 from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.core.output import counted
 from tfkit.training.division import piece_of, side_of
-from tfkit.training.memory import activations_of
+from tfkit.training.planning import activations_of
 from tfkit.training.setup import Task
 
 KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar, cast
+from types import FrameType
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,10 +20,55 @@ from torch import Tensor
 
 from tfkit.core.errors import RunError
 from tfkit.recipe.settings.sections import Train
-from tfkit.training.interrupt import Interrupts
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a closing terminal may send SIGHUP twice
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal stopped training, and a checkpoint was saved. The message says how to resume."""
+
+
+class Interrupts:
+    """Context manager in which the first signal sets `.asked` instead of ending the process.
+
+    Signals that the process ignores (nohup) stay ignored. Outside the main thread this is a no-op.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._taken: set[int] = set()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            heeded = [one for one in ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+            self._before = {one: signal.signal(one, self._take) for one in heeded}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+
+    def ignore(self) -> None:
+        """Ignore signals from now on, even after the block, because the process is about to exit."""
+        self._before = dict.fromkeys(self._before, signal.SIG_IGN)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if number in self._taken and number in INSISTENT:
+            raise KeyboardInterrupt
+        self._taken.add(number)
+        self.asked = True
+
 
 WAIT = timedelta(hours=12)  # others wait while process 0 validates and writes; a dead process is noticed at once
+
+
 GRACE = 2.0  # seconds before other processes exit, so that torchrun reports the one that failed first
+
+
 LOST = (
     "gloo",
     "nccl",
@@ -28,6 +76,8 @@ LOST = (
     "connection reset",
     "broken pipe",
 )  # found in messages of torch.distributed if a process has died
+
+
 Value = TypeVar("Value")
 
 

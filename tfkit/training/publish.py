@@ -2,18 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from tfkit.core.machine import free_memory
 from tfkit.recipe.settings.sections import Mean
+from tfkit.runs.checkpoint import Checkpoints, Progress, Snapshot, damage
+from tfkit.runs.folder import ADAPTER, ENVIRONMENT, WEIGHTS, RunFolder
+from tfkit.runs.weights import Weights, save_tensors
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import read_json
-from tfkit.training.average import mean
-from tfkit.training.checkpoint import Checkpoints, Progress, damage
-from tfkit.training.folder import ADAPTER, ENVIRONMENT, WEIGHTS, RunFolder
 from tfkit.training.progress import Reporter
+from tfkit.training.scoring import mean_loss
 from tfkit.training.setup import Task
-from tfkit.training.validation import mean_loss
-from tfkit.training.weights import Weights, save_tensors
+
+
+def mean(files: Iterable[Path]) -> Weights:
+    """Average floating-point weights in float64. Take other tensors from the last file."""
+    total: dict[str, Tensor] = {}
+    last: Weights | None = None
+    count = 0
+    for file in files:
+        last, count = Weights.read(file), count + 1
+        for name, tensor in last.tensors.items():
+            if tensor.is_floating_point():
+                total[name] = tensor.double() if count == 1 else total[name] + tensor.double()
+    if last is None:
+        raise ValueError("at least one weights file is required")
+    averaged = {name: (tensor / count).to(last.tensors[name].dtype) for name, tensor in total.items()}
+    return replace(last, tensors=last.tensors | averaged)
+
+
+SPARE = 2  # a copy may use up to 1/SPARE of the free memory
+
+
+class CheckpointWriter:
+    """Writer of snapshots. `done` is called in the training thread with each complete checkpoint."""
+
+    def __init__(self, checkpoints: Checkpoints, done: Callable[[Snapshot, Path], None]) -> None:
+        self.checkpoints, self.done = checkpoints, done
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._copy: Snapshot | None = None  # its memory is reused for the next copy
+        self._pending: tuple[Snapshot, Future[Path]] | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write a copy of the snapshot in the background, or the snapshot itself at once if memory is short.
+
+        Wait for the previous checkpoint first. Raise RunError if it could not be written.
+        """
+        self.wait()
+        free, needed = (
+            free_memory(),
+            sum(one.nbytes for weights in snapshot.files.values() for one in weights.tensors.values()),
+        )
+        if self._copy is None and free is not None and needed > free // SPARE:
+            self.done(snapshot, self.checkpoints.write(snapshot))
+            return
+        self._copy = copy = snapshot.copied(self._copy)
+        self._pending = copy, self._pool.submit(self.checkpoints.write, copy)
+
+    def poll(self) -> None:
+        """Report the pending checkpoint if it is complete. Raise RunError if it could not be written."""
+        if self._pending is not None and self._pending[1].done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the pending checkpoint. Raise RunError if it could not be written."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.done(pending[0], pending[1].result())
+
+    def close(self) -> None:
+        """Wait for the thread to end, ignoring errors: `wait` has raised them, or another error has ended training."""
+        self._pool.shutdown()
+
 
 KEPT = "kept"  # key in environment.json
 

@@ -14,16 +14,15 @@ from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.views.resolved import model_values
+from tfkit.runs.claim import differences
+from tfkit.runs.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder, save_labels
+from tfkit.runs.history import environment
+from tfkit.runs.record import record_all
+from tfkit.runs.supply import NEEDS, recorded
+from tfkit.runs.weights import Weights, dtype_name
 from tfkit.storage.files import write_json
-from tfkit.storage.targets import target_folder, whole_folder
-from tfkit.training.environment import environment
-from tfkit.training.folder import ENVIRONMENT, RECIPE, RESOLVED, TOKENIZER, WEIGHTS, RunFolder
-from tfkit.training.labels import save_labels
-from tfkit.training.needs import NEEDS, recorded
-from tfkit.training.record import record_all
+from tfkit.storage.folders import target_folder, whole_folder
 from tfkit.training.setup import check_vocabulary
-from tfkit.training.start import differences
-from tfkit.training.weights import Weights, dtype_name
 
 
 def save_run(

@@ -2,27 +2,117 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, NamedTuple
 
-from tfkit.core.blueprint import StackPlan
+import torch
+
+from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.component import Config
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import default_metrics
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.generation.decoder import StepDecoder
+from tfkit.generation.logits.guided import Guided
+from tfkit.generation.rules import bound_rules
+from tfkit.generation.search import Search, step_of
 from tfkit.generation.stepper import most_positions
-from tfkit.models import Model
+from tfkit.models import Model, build_model
+from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.section_rules import writes
+from tfkit.runs.folder import RESOLVED, WEIGHTS, RunFolder, load_tokenizer
+from tfkit.runs.history import autocast
+from tfkit.runs.supply import saved_recipe
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import read_json
 from tfkit.training.feed import Feed
 from tfkit.training.metric import Metric, as_compared, length_of
 from tfkit.training.objective import Objective
 from tfkit.training.objective.base import text_fields
-from tfkit.training.samples import SampleOutput
-from tfkit.training.validation import total_loss
+from tfkit.training.processes import Team
+from tfkit.training.splits import Split, learned_from
+
+SHOWN = 160  # maximum characters of a text
+
+
+class SampleOutput(NamedTuple):
+    """A source with the model's output and the reference."""
+
+    source: str
+    output: str
+    reference: str
+
+    def line(self) -> str:
+        """Format as one line."""
+        return f"{cut(self.source)} -> {cut(self.output)} (reference: {cut(self.reference)})"
+
+
+def cut(text: str) -> str:
+    """Truncate a text for display, because an undertrained model may not stop generating."""
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def print_samples(samples: Sequence[SampleOutput], stream: IO[str]) -> None:
+    """Print the samples as a table, with correct outputs in green. Raise OutputLost if the stream fails."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tfkit.core.figures import Console
+
+    table = Table(show_lines=False)
+    for heading in ("source", "output", "reference"):
+        table.add_column(heading, overflow="fold")
+    for source, output, reference in samples:
+        colour = "green" if output == reference else ""
+        table.add_row(Text(cut(source)), Text(cut(output), colour), Text(cut(reference)))
+    Console(stream).print(table)
+
+
+@dataclass(frozen=True)
+class ValidationScores:
+    """Metrics other than the loss, and sample outputs of a validation."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    samples: Sequence[SampleOutput] = ()
+
+
+def mean_loss(model: Model, feed: Feed, precision: str = "float32", team: Team | None = None) -> float:
+    """Return the loss in nats per target over all items of `feed`, without dropout, smoothing or auxiliary losses.
+
+    Batches are split over the processes of `team`, which all return the same result.
+    """
+    total, count = total_loss(model, feed, precision, team=team)
+    return total / count if count else float("nan")
+
+
+def total_loss(
+    model: Model, feed: Feed, precision: str = "float32", batches: int | None = None, team: Team | None = None
+) -> tuple[float, int]:
+    """Return the total loss in nats and the number of targets, over `feed` or its first `batches` batches."""
+    team = team or Team()
+    before = model.training
+    model.eval()
+    plan = feed.plan(0)[:batches]
+    sums = torch.zeros(-(-len(plan) // team.size), 2, dtype=torch.float64)  # this process's nats and targets by batch
+    try:
+        # not inference_mode, because tensors that parts cache must remain usable in training
+        with torch.no_grad(), autocast(feed.device, precision):
+            for place, first in enumerate(range(0, len(plan), team.size)):
+                batch = min(first + team.rank, len(plan) - 1)  # repeated, so that all processes gather equally often
+                loss = feed.objective.loss(model, feed.make(0, batch, plan[batch]), training=False)
+                if batch == first + team.rank:
+                    sums[place] = torch.tensor((loss.total.item(), loss.count), dtype=torch.float64)
+    finally:
+        model.train(before)
+    nats, targets = team.gathered(sums).flatten(0, 1).T.tolist()
+    return math.fsum(nats), int(sum(targets))
+
 
 Examples = Sequence[Mapping[str, str]]
 
@@ -118,3 +208,71 @@ def keep_scores(file: Path, split: str, scores: Mapping[str, float]) -> None:
     if not isinstance(before, dict):
         raise RunError(f"{file}: does not contain scores by split")
     write_json(file, {**before, split: scores})
+
+
+def rehearse(
+    recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, splits: Mapping[str, Split], longest: int | None
+) -> None:
+    """Raise RecipeError, UsageError, RunError or DataError if evaluation or generation would fail after training."""
+    data = recipe.data
+    if data is None:
+        return
+    for split in (splits[name] for name in ("test", "longer") if name in splits):
+        if not split.examples:
+            raise DataError(f"{split.corpus.name()}: contains no examples")
+        if recipe.train.metrics:
+            split.items(tokenizer, longest, data.batch)
+    for measured in (splits[name] for name in data.measured() if recipe.train.metrics):
+        for metric in chosen_metrics(recipe.train.metrics, measured.objective):
+            _check_metric(metric, measured, splits["train"])
+    if recipe.train.validate.metrics and "valid" in splits:
+        for metric in chosen_metrics(recipe.train.validate.metrics, splits["valid"].objective):
+            _check_metric(metric, splits["valid"], splits["train"])
+    if writes(blueprint):
+        _check_writing(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
+
+
+def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
+    """Check that the metric accepts all references and labels."""
+    if metric.reads == "text":
+        for split in dict.fromkeys([measured, train] if train.objective.rows.labels else [measured]):
+            split.check_references(metric)
+
+
+def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:
+    """Check the generation rules with the tokenizer, and the strategy with the rules, model and draft model."""
+    settings = recipe.generate
+    for slot in ("logits", "stop"):
+        for place, config in enumerate(getattr(settings, slot)):
+            with _at(recipe, f"generate.{slot}[{place}]", learned):
+                bound_rules(*([config], []) if slot == "logits" else ([], [config]), tokenizer)
+    with _at(recipe, "generate.strategy", learned):
+        rules = bound_rules(settings.logits, settings.stop, tokenizer)
+        strategy = settings.strategy.build()
+        strategy.bind(tokenizer, _unread)
+        strategy.check(Search(build_model(blueprint, device="meta"), [], [], rules, step=step_of(settings)))
+        for rule in rules.logits:
+            if blueprint.encoder is not None and isinstance(rule, Guided):
+                rule.check_begin(first=True)  # without a prompt, the text starts at the first token
+
+
+@contextlib.contextmanager
+def _at(recipe: Recipe, path: str, learned: str) -> Iterator[None]:
+    """Convert UsageError to RecipeError at this path."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error).removeprefix(f"{path.partition('[')[0]}: ").removeprefix(f"{path}.")
+        raise RecipeError([recipe.fault(path, f"{text} ({learned})")]) from None
+
+
+def _unread(path: str) -> tuple[StepDecoder, Tokenizer]:
+    """Build the model of a run on meta, without weights, and load its tokenizer."""
+    folder = RunFolder(Path(path))
+    for name in (RESOLVED, WEIGHTS):
+        if not (folder / name).is_file():
+            raise RunError(f"{folder / name}: is missing")
+    tokenizer = load_tokenizer(folder)
+    recipe = saved_recipe(folder)
+    blueprint = recipe.blueprint(tokenizer.sizes if recipe.unknown_vocab else None)
+    return StepDecoder(build_model(blueprint, "meta")), tokenizer

@@ -2,41 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from tfkit.core.blame import own_parts
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import DataError, RecipeError, UsageError
+from tfkit.core.component import Component
+from tfkit.core.errors import DataError, RecipeError, UsageError, origin
 from tfkit.core.output import counted
 from tfkit.core.slots import PositionFacts, TokenizerFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
+from tfkit.models.build import build_sample, meta_inputs
 from tfkit.recipe.architecture.stack import VocabSize
+from tfkit.recipe.compose import named_like, shipped_tasks
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import section_rules
 from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
-from tfkit.recipe.shipped import named_like, shipped_tasks
+from tfkit.runs.folder import RunFolder
+from tfkit.runs.history import check_memory, choose_device, describe, describe_products
+from tfkit.runs.record import Hashes, example_hashes
 from tfkit.training.adapter import Adaptation
-from tfkit.training.changed import Hashes, example_hashes
-from tfkit.training.device import check_memory, choose_device, describe, describe_products
 from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
-from tfkit.training.folder import RunFolder
 from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
 from tfkit.training.objective.labels import learn
 from tfkit.training.processes import parts_of
 from tfkit.training.progress import Reporter
-from tfkit.training.rehearsal import rehearse
-from tfkit.training.sequences import rewritten
-from tfkit.training.sharding import is_sharded, learned_once
-from tfkit.training.splits import Split, learned_from, missing_packages
-from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher
-from tfkit.training.widths import check_widths
+from tfkit.training.scoring import rehearse
+from tfkit.training.splits import Split, is_sharded, learned_from, learned_once, missing_packages
+from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teacher, load_teacher, rewritten
+
+# slots whose parts must return a tensor of their input's shape
+KEEPERS = frozenset({"attention", "mixer", "feedforward", "norm", "activation"})
+
+
+LENGTH = 4
+
+
+def check_widths(blueprint: Blueprint) -> None:
+    """Raise UsageError if a custom part changes the shape of its input. Nothing is allocated."""
+    own = tuple(part for part in own_parts() if part.part_slot in KEEPERS)
+    model = build_sample(blueprint) if own else None
+    parts = [] if model is None else [module for module in model.modules() if isinstance(module, own)]
+    if model is None or not parts:
+        return
+    for module in parts:
+        module.register_forward_hook(_check)
+    length = min(plan.max_length or LENGTH for plan in blueprint.stacks())
+    with contextlib.suppress(RuntimeError, TypeError, ValueError):  # training reports other failures
+        model(**meta_inputs(model, min(length, LENGTH), batch=2))
+
+
+def _check(module: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
+    """Raise UsageError if output and input shapes differ."""
+    if not isinstance(module, Component) or not inputs or not isinstance(inputs[0], Tensor):
+        return
+    part, given = type(module), list(inputs[0].shape)
+    got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if got != given:
+        raise UsageError(
+            f"{part.part_slot} '{part.part_name}' of {origin(part)}: returns {got} for an input of {given}; the output "
+            "must have the shape of the input"
+        )
+
 
 Labels = tuple[str, ...]
 

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tfkit.core.errors import RecipeError
+from tfkit.functional.dropout import number_calls
 from tfkit.models import Model
-from tfkit.training.device import autocast
+from tfkit.runs.history import autocast
+from tfkit.runs.weights import whole_tensor
 from tfkit.training.distillation import Distillation
 from tfkit.training.division import Division, side_of
 from tfkit.training.feed import Feed, Made
 from tfkit.training.objective import Batch, Loss
-from tfkit.training.sharded import whole
+from tfkit.training.setup import Task
+
+COMPILERS = ("g++", "clang++", "c++", "cl")  # C++ compilers that torch can use for CPU kernels
+
+
+def compiled(task: Task) -> Model:
+    """Return the model used in training steps. With `train.compile`, it is compiled and shares the weights."""
+    if not task.settings.compile:
+        return task.model
+    module = cast(torch.nn.Module, torch.compile(task.model))
+    number_calls(module)
+    return cast(Model, module)
+
+
+def check_compile(task: Task) -> None:
+    """Raise RecipeError if `train.compile` is set but a required C++ compiler is missing."""
+    compilers = [os.environ.get("CXX", ""), *filter(shutil.which, COMPILERS)]
+    if task.settings.compile and task.train.device.type == "cpu" and not any(compilers):
+        text = "CPU kernels require a C++ compiler, and none is installed; install one, such as g++, or remove this key"
+        raise RecipeError([task.recipe.fault("train.compile", text)])
 
 
 @dataclass(frozen=True)
@@ -67,7 +91,7 @@ def accumulate(
                 counted.append(tokens)
             else:
                 read += tokens
-    norm = whole(torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None]))
+    norm = whole_tensor(torch.nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None]))
     found = torch.stack([one.double() for one in (norm, *counted, *(loss.total for loss in losses))]).cpu()
     totals = found[1 + len(counted) :]
     counts = torch.tensor([float(loss.count) for loss in losses], dtype=torch.float64)

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tfkit.contracts.gradients import inert_names
+from tfkit.contracts.shapes import inert_names
 from tfkit.core.blueprint import Blueprint
 from tfkit.models.base import Model
-from tfkit.models.build import build_model
-from tfkit.models.sample import meta_inputs
+from tfkit.models.build import build_model, meta_inputs
 
 ROWS, TIME, SOURCE = 4, 20, 5
 # how large random weights are, by tries: added to where they begin (a gate may shut something out there), or new ones

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tfkit.core.registry import CATALOGUES, REGISTRY
-from tfkit.recipe.shipped import shipped_recipes
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.text.source import read
 
 from .drawn import drawn, part

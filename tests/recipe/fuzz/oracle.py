@@ -15,13 +15,12 @@ import torch
 
 from tfkit.core.errors import Fault, RecipeError, TfkitWarning
 from tfkit.models.base import Model
-from tfkit.models.build import build_model
-from tfkit.models.sample import build_sample, meta_inputs
+from tfkit.models.build import build_model, build_sample, meta_inputs
+from tfkit.recipe.compose import shipped_recipes
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.settings.sections import Train
-from tfkit.recipe.shipped import shipped_recipes
 from tfkit.reports.counts import count_parameters
-from tfkit.training.groups import regroup
+from tfkit.training.optimizer import regroup
 
 from ..small import read_again
 from .drawn import healed

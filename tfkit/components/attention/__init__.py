@@ -12,9 +12,8 @@
 
 from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.components.attention.differential import Differential
-from tfkit.components.attention.kernel import KernelAttention
 from tfkit.components.attention.latent import Latent
-from tfkit.components.attention.linear import LinearAttention, Performer
+from tfkit.components.attention.linear import KernelAttention, LinearAttention, Performer
 from tfkit.components.attention.longformer import LongformerAttention
 from tfkit.components.attention.multi_head import MultiHead
 

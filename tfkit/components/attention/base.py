@@ -7,7 +7,7 @@ from torch import Tensor
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
 from tfkit.core.slots import AttentionFacts
-from tfkit.functional.growing import GrowingBuffers
+from tfkit.functional.view import GrowingBuffers
 
 
 class KeyValueState:

@@ -12,13 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.multi_head import MultiHead
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import Dropout, PositiveFloat
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.functional.dropout import dropout as drop
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
 
 VECTORS = ("query_1", "key_1", "query_2", "key_2")  # parameters of lambda
 

@@ -13,8 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
-from tfkit.core.capabilities import OF_LAYERS
-from tfkit.core.component import Problem
+from tfkit.core.component import OF_LAYERS, Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import (
     Bias,
@@ -30,7 +29,6 @@ from tfkit.core.options import (
     scale_factor,
 )
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
 
 PROJECTIONS = ("query", "query_down", "query_up", "key_value_down", "output")

@@ -1,19 +1,130 @@
 """Kernel attention with simple or random features, at a cost linear in the length."""
 
+# Axes: batch, time, head, query and key (tokens), dim (channels of a head), feature, d_model.
+
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 from einops import rearrange
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
-from tfkit.components.attention.kernel import KernelAttention
-from tfkit.core.options import Width
+from tfkit.components.attention.base import Attention
+from tfkit.core.component import Problem, Shape, Unlearnable
+from tfkit.core.context import Context
+from tfkit.core.options import Bias, Heads, Width, check_bias, has_bias
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
+from tfkit.functional.kernel import KernelSums, kernel_attention, read
+
+PROJECTIONS = ("query", "key", "value", "output")
+
+
+PIECE = 2048  # maximum number of tokens whose features are in memory at once, in inference
+
+
+SPLIT = "batch time (head dim) -> batch head time dim"
+
+
+class KernelAttention(Attention):
+    """sum_j phi(q_i) phi(k_j) v_j / sum_j phi(q_i) phi(k_j); subclasses define log phi.
+
+    In causal layers j <= i, computed with prefix sums; the decode state holds the sums instead of keys and values.
+    """
+
+    class Config(Attention.Config):
+        num_heads: Heads = Field(description="heads; 1 is single-head attention")
+        head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
+        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            if self.head_dim is None and shape.d_model % self.num_heads:
+                yield Problem(
+                    "num_heads",
+                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
+                )
+            for option, message in check_bias(self.bias, PROJECTIONS):
+                yield Problem(option, message)
+
+            if self.num_features(shape) == 1:
+                text = "with a single feature, the queries cancel out and are never trained; use more features"
+                yield Unlearnable("", text)
+
+        def num_features(self, shape: Shape) -> int:
+            """Return the number of features phi."""
+            return self.width(shape)
+
+        def width(self, shape: Shape) -> int:
+            """Return the width of one head."""
+            return self.head_dim or shape.d_model // self.num_heads
+
+    capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
+    residual_outputs = ("output",)
+    gain_scaled = ("value", "output")
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        self.head_dim = config.width(shape)
+        width = config.num_heads * self.head_dim
+        self.query = nn.Linear(shape.d_model, width, bias=has_bias(config.bias, "query"))
+        self.key = nn.Linear(shape.source_width, width, bias=has_bias(config.bias, "key"))
+        self.value = nn.Linear(shape.source_width, width, bias=has_bias(config.bias, "value"))
+        self.output = nn.Linear(width, shape.d_model, bias=has_bias(config.bias, "output"))
+        self.causal = shape.causal and shape.memory_width is None
+
+    def log_features(self, x: Tensor) -> Tensor:
+        """Compute log phi of queries or keys, [batch head time dim] -> [batch head time feature]; -inf for phi = 0."""
+        raise NotImplementedError(f"{type(self).__name__} has no features")
+
+    def new_state(self) -> KernelSums:  # type: ignore[override]
+        """Return empty sums."""
+        return KernelSums()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        past: KernelSums | None = context.state
+        query = self._split(self.query(x))  # [batch head query dim]
+        temperature = context.position.temperature()
+        if temperature is not None:
+            query = query * temperature[:, None, :, None]  # temperature [batch query]
+        source = x if context.source is None else context.source
+        if past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE and _is_plain():
+            return self._merged(self._in_pieces(query, source, context.mask.real))
+        query = self.log_features(query)  # [batch head query feature]
+        if past is not None and context.source is not None and past.values is not None:
+            out = read(query, past)  # [batch head query dim]; the sums of the memory are cached
+        else:
+            key = self.log_features(self._split(self.key(source)))  # [batch head key feature]
+            value = self._split(self.value(source))  # [batch head key dim]
+            real = context.mask.real
+            real = None if real is None else real[:, -source.shape[1] :]  # `past` already excludes earlier padding
+            out = kernel_attention(query, key, value, real, self.causal, past)  # [batch head query dim]
+        return self._merged(out)  # [batch query d_model]
+
+    def _in_pieces(self, query: Tensor, source: Tensor, real: Tensor | None) -> Tensor:
+        """Attend in chunks to bound memory use: sum over all keys first, then apply the sums to the queries."""
+        sums, no_query = KernelSums(), self.log_features(query[:, :, :0])
+        for start in range(0, source.shape[1], PIECE):
+            piece = slice(start, start + PIECE)
+            key = self.log_features(self._split(self.key(source[:, piece])))
+            value = self._split(self.value(source[:, piece]))
+            kernel_attention(no_query, key, value, None if real is None else real[:, piece], False, sums)
+        return torch.cat([read(self.log_features(part), sums) for part in torch.split(query, PIECE, dim=2)], dim=2)
+
+    def _merged(self, out: Tensor) -> Tensor:
+        merged: Tensor = self.output(rearrange(out, "batch head time dim -> batch time (head dim)"))
+        return merged
+
+    def _split(self, x: Tensor) -> Tensor:
+        return rearrange(x, SPLIT, head=self.config.num_heads)
+
+
+def _is_plain() -> bool:
+    """True in eager inference: neither gradients nor a graph are needed."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 @register("attention", "linear")

@@ -12,11 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import Bias, Dropout, Heads, Width, check_bias, has_bias
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, attend_rows, reference
 from tfkit.functional.band import places_of, rows_at, with_rows
 

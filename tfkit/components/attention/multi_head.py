@@ -1,22 +1,7 @@
 """Multi-head attention, with any number of key-value heads."""
 
-# Axes: batch, time, heads, kv_heads, query and key (tokens), head_dim, value_dim (channels of a head), d_model.
-#
-#   project     query = x W_query    key = y W_key    value = y W_value        y = x, or the memory
-#   split         heads                kv_heads         kv_heads               of head_dim, head_dim, value_dim
-#   norm          qk_norm              qk_norm          value_norm             by qk_norm_at: before or after the split,
-#                                                                              or after rotation
-#   rotate        by position          by position
-#   cache                              past + new       past + new
-#   attend      softmax(query keyᵀ scale) value                                as drawn, for 4 heads:
-#   join        concatenate the heads, multiply by W_output
-#
-#       MHA: 4 kv_heads         GQA: 2 kv_heads         MQA: 1 kv_head
-#
-#         q  q  q  q              q  q  q  q              q  q  q  q
-#         |  |  |  |               \ /    \ /                \ \ / /
-#         k  k  k  k                k      k                    k
-#         v  v  v  v                v      v                    v
+# Axes: batch, time, head, dim (channels of a value head), d_model, heads, kv_heads, query and key (tokens), head_dim,
+# value_dim (channels of a head).
 
 from __future__ import annotations
 
@@ -25,16 +10,15 @@ from typing import Literal
 
 import torch
 from einops import rearrange
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
-from tfkit.components.attention.gate import Gate
 from tfkit.core import component
-from tfkit.core.capabilities import OF_LAYERS
-from tfkit.core.component import Problem
+from tfkit.core.component import OF_LAYERS, Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import (
+    Activation,
     Bias,
     Dropout,
     Heads,
@@ -45,13 +29,46 @@ from tfkit.core.options import (
     check_bias,
     check_norm,
     has_bias,
+    part_option,
     scale_factor,
 )
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.functional.attend import Scores, attend, reference
 
+
+class Gate(BaseModel):
+    """Outputs of the heads times activation(gate(x)), x being the layer's input (Qiu et al. 2025, arXiv 2505.06708)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="Gate")
+
+    over: Literal["channel", "head"] = Field("channel", description="gate each channel, or each head as a whole")
+    activation: Activation = part_option("sigmoid", "activation of the gate")
+    bias: bool = Field(False, description="add a bias to the gate's projection")
+
+    def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:
+        """Build the gate for `heads` of width `dim`."""
+        return HeadGate(self, shape, heads, dim)
+
+
+class HeadGate(nn.Module):
+    """Multiplies [batch head time dim] by a gate computed from [batch time d_model]."""
+
+    def __init__(self, config: Gate, shape: Shape, heads: int, dim: int) -> None:
+        super().__init__()
+        self.heads = heads
+        width = heads * dim if config.over == "channel" else heads
+        self.projection = nn.Linear(shape.d_model, width, bias=config.bias)
+        self.activation = config.activation.build(Shape(width))
+
+    def forward(self, out: Tensor, x: Tensor) -> Tensor:
+        gate = self.activation(self.projection(x))  # [batch time head*dim], or [batch time head] if over heads
+        by_head: Tensor = rearrange(gate, "batch time (head dim) -> batch head time dim", head=self.heads)
+        return out * by_head  # [batch head time dim]
+
+
 Rotate = Callable[[Tensor], Tensor]
+
+
 PROJECTIONS = ("query", "key", "value", "output")
 
 

@@ -10,8 +10,7 @@
 
 from tfkit.components.embedding.base import Embedding
 from tfkit.components.embedding.features import Features, Patches, VectorEmbedding
-from tfkit.components.embedding.token_dropout import TokenDropout
-from tfkit.components.embedding.tokens import Tokens
+from tfkit.components.embedding.tokens import TokenDropout, Tokens
 from tfkit.components.embedding.vectors import load_vectors
 
 __all__ = ["Embedding", "Features", "Patches", "TokenDropout", "Tokens", "VectorEmbedding", "load_vectors"]

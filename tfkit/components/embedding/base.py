@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import TOKENWISE, Inputs, Shape
 from tfkit.core.context import Placement
 from tfkit.core.facts import RecipeConfig
-from tfkit.core.inputs import Inputs
-from tfkit.core.shape import Shape
 from tfkit.core.slots import EmbeddingFacts
 
 

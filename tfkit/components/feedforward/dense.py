@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Config, Problem
+from tfkit.core.component import TOKENWISE, Config, Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.options import (
     Activation,
@@ -28,7 +27,6 @@ from tfkit.core.options import (
 )
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.functional.dropout import Dropout
 
 

@@ -19,13 +19,11 @@ from torch.func import functional_call
 from tfkit.components.feedforward.dense import FeedForward
 from tfkit.core import component
 from tfkit.core.bounds import EXPERTS
-from tfkit.core.component import Doubt, Problem, Unlearnable
+from tfkit.core.component import Doubt, Problem, Shape, Unlearnable
 from tfkit.core.context import Collector, Context
 from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, Slot, part_option
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
-from tfkit.functional.precision import wide
-from tfkit.functional.view import with_tensors
+from tfkit.functional.view import wide, with_tensors
 
 LEAST = 1e-20  # added to the sum of weights to avoid division by 0
 

@@ -10,11 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.core.capabilities import TOKENWISE
+from tfkit.core.component import TOKENWISE, Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import Dropout as DropoutRate
-from tfkit.core.shape import Shape
 from tfkit.core.slots import HeadFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.functional.loss import cross_entropy, linear_cross_entropy

@@ -13,10 +13,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.head.base import Head
-from tfkit.core.component import Problem, Unlearnable
+from tfkit.core.component import Problem, Shape, Unlearnable
 from tfkit.core.options import Activation, Classes, NonNegativeInt, Width, class_count
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 from tfkit.core.slots import Pool
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tfkit.components.head.base import Head, TokenHead
 from tfkit.core import component
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.options import (
     Activation,
     Bias,
@@ -32,7 +32,6 @@ from tfkit.core.options import (
     scale_factor,
 )
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 
 
 @register("head", "language_model")

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from tfkit.components.position.base import Position
 from tfkit.core import component
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.options import NonNegativeInt, PositiveFloat, Width
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 
 
 @register("position", "sinusoidal")

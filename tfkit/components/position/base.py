@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.capabilities import TOKENWISE
-from tfkit.core.component import Config
-from tfkit.core.shape import Shape
+from tfkit.core.component import TOKENWISE, Config, Shape
 from tfkit.core.slots import PositionFacts
-from tfkit.functional.precision import wide_dtype
+from tfkit.functional.view import wide_dtype
 
 
 class Position(PositionFacts, nn.Module):

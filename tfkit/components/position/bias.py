@@ -12,11 +12,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.position.base import Position
-from tfkit.core.component import Problem
+from tfkit.core.component import Problem, Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.options import NonNegativeInt, PositiveFloat, PositiveInt, Width
 from tfkit.core.registry import register
-from tfkit.core.shape import Shape
 
 
 def slopes(num_heads: int, between: str = "below", device: torch.device | str = "cpu") -> Tensor:

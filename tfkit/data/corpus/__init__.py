@@ -35,12 +35,8 @@ fields `source` and `target` (pairs), only `text`, `text` and `label`, or `text`
 """
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
-from tfkit.data.corpus.chat import Conversations
-from tfkit.data.corpus.datasets import Datasets
-from tfkit.data.corpus.docstrings import Docstrings
-from tfkit.data.corpus.drawn import Shapes, Tones
+from tfkit.data.corpus.drawn import Docstrings, Phrases, Shapes, Tones
 from tfkit.data.corpus.mixture import Mixture
-from tfkit.data.corpus.phrases import Phrases
 from tfkit.data.corpus.probes import (
     AssociativeRecall,
     Brackets,
@@ -53,7 +49,7 @@ from tfkit.data.corpus.probes import (
     Sorting,
 )
 from tfkit.data.corpus.reasoning import Brevo, Capo, Depo, Lano, Mano
-from tfkit.data.corpus.records import Csv, JsonLines, Parquet
+from tfkit.data.corpus.records import Conversations, Csv, Datasets, JsonLines, Parquet
 from tfkit.data.corpus.text_files import Conllu, LabelledText, ParallelText, ParallelTsv, TaggedText, TextCorpus
 from tfkit.data.corpus.vectors import Audio, Digits, Images, Npy, VectorCorpus
 

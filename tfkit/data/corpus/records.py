@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from tfkit.core.errors import DataError, TfkitError, with_article
-from tfkit.core.extras import installing
-from tfkit.core.options import NonNegativeInt, RecipePath
+from tfkit.core.errors import DataError, RunError, TfkitError, installing, with_article
+from tfkit.core.options import FolderPath, NonNegativeInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.core.synonyms import nearest
+from tfkit.data.chat import as_example, checked
 from tfkit.data.corpus.base import Example, Fields, Record, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.lines import Lines, bound_of_files, read_bytes, read_text
 from tfkit.storage import files
@@ -190,6 +192,8 @@ def _parted(first: list[str]) -> str:
 
 
 ROWS, FEW = 4096, 16  # rows per read: for a whole file, for its start
+
+
 BUFFER = 2**16  # bytes per read of a file's start
 
 
@@ -260,3 +264,125 @@ def rows_of(batches: Iterable[Any], fields: Mapping[str, str]) -> Iterator[objec
         batch.validate(full=True)  # offsets outside of the file would end the process
         found = [{name, name.split(".")[0]}.intersection(batch.schema.names) for name in fields.values()]
         yield from (batch.select(sorted(set().union(*found))) if all(found) else batch).to_pylist()
+
+
+@register("corpus", "chat")
+class Conversations(TextRecordCorpus):
+    """One conversation per line: `{"messages": [{"role": "user", "content": ...}, {"role": "assistant", ...}]}`.
+
+    `source` is a JSON list of all messages but the last; `target` is the last message, which must be the assistant's.
+    """
+
+    fields = ("source", "target")
+
+    class Config(TextRecordCorpus.Config):
+        """The input file."""
+
+        file: RecipePath = Field(description="a file with one conversation per line")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.file = config.file
+
+    def records(self) -> Iterator[Record]:
+        """Yield each conversation. Raise DataError with the line number if one is invalid."""
+        for number, line in enumerate(Lines(self.file, self.encoding), start=1):
+            place = f"{self.file}:{number}"
+            if not line.strip():
+                continue
+            value = parsed(line, place)
+            if not isinstance(value, dict) or "messages" not in value:
+                raise DataError(f"{place}: no field 'messages'; expected {{\"messages\": [...]}}")
+            messages = checked(value, place)
+            if messages[-1]["role"] != "assistant" or len(messages) < 2:
+                raise DataError(
+                    f"{place}: expected two or more messages, the last (the target) with the role assistant"
+                )
+            yield place, as_example(messages)
+
+    def name(self) -> str:
+        """Return the file path."""
+        return self.file
+
+
+STATE, SPLITS = "state.json", "dataset_dict.json"  # written by save_to_disk
+
+
+@register("corpus", "datasets")
+class Datasets(RecordCorpus):
+    """A folder saved with `save_to_disk` of the `datasets` library, or a folder of Parquet files; one row per example.
+
+    Nothing is downloaded, and the `datasets` library need not be installed.
+    """
+
+    class Config(RecordCorpus.Config):
+        """The folder, its split and the columns."""
+
+        folder: FolderPath = Field(description="a folder saved with save_to_disk, or a folder with .parquet files")
+        split: str | None = Field(None, description="the split to read (train, ...), if the folder has several")
+        fields: Fields = Field(description="column of each field; a dotted path selects a nested value")
+
+        def files_read(self) -> tuple[str, ...]:
+            """Return the data files, or the folder if they cannot be listed."""
+            with contextlib.suppress(DataError):
+                return tuple(str(file) for file in data_files(Path(self.folder), self.split))
+            return (self.folder,)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.folder, self.split, self.names = Path(config.folder), config.split, config.fields
+        self.fields = tuple(config.fields)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the selected columns of each row. Raise DataError if pyarrow is missing or a file is invalid."""
+        for file in data_files(self.folder, self.split):
+            for number, row in enumerate(_rows(file, self.names), start=1):
+                place = f"{file}: row {number}"
+                yield place, pick(row, self.names, place)
+
+    def name(self) -> str:
+        """Return the path of the folder or of the split."""
+        return str(self.folder if self.split is None else self.folder / self.split)
+
+
+def data_files(folder: Path, split: str | None) -> list[Path]:
+    """Return the data files of a folder in order. Raise DataError if there are none."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: {'is a file' if folder.exists() else 'no such folder'}; expected a folder of data")
+    found = sorted(folder.glob("*.parquet"))
+    names = sorted({file.name.split("-")[0] for file in found if "-" in file.name})  # train-00000-of-00002.parquet
+    try:
+        if (folder / SPLITS).is_file():
+            names = list(files.read_json(folder / SPLITS)["splits"])
+        if split is not None and split not in names:
+            raise DataError(f"{folder}: no split '{split}'; available: {', '.join(names) or 'none; remove split'}")
+        if split is None and len(names) > 1:
+            raise DataError(f"{folder}: several splits; set split to one of {', '.join(names)}")
+        place = folder / str(split) if split is not None and (folder / SPLITS).is_file() else folder
+        if (place / STATE).is_file():
+            return [place / os.path.basename(one["filename"]) for one in files.read_json(place / STATE)["_data_files"]]
+    except RunError as error:
+        raise DataError(str(error)) from None
+    except (KeyError, TypeError):
+        raise DataError(f"{folder}: {SPLITS} or {STATE} does not have the format of save_to_disk") from None
+    chosen = [file for file in found if split is None or file.name.split("-")[0] == split]
+    if not chosen:
+        raise DataError(f"{folder}: neither saved with save_to_disk ({STATE}) nor a folder with .parquet files")
+    return chosen
+
+
+def _rows(file: Path, fields: Mapping[str, str]) -> Iterator[object]:
+    try:
+        ipc, parquet = import_module("pyarrow.ipc"), import_module("pyarrow.parquet")
+    except ImportError:
+        raise DataError(f"{file}: reading data sets needs the package pyarrow: {installing('data')}") from None
+    try:
+        with files.regular(file) as opened:
+            batches = (
+                parquet.ParquetFile(opened).iter_batches() if file.suffix == ".parquet" else ipc.open_stream(opened)
+            )
+            yield from rows_of(batches, fields)
+    except RunError as error:
+        raise DataError(str(error)) from None
+    except Exception as error:  # pyarrow's errors have no common class
+        raise DataError(f"{file}: not a data set file: {error}") from None

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tfkit.core.errors import DataError, RunError
-from tfkit.core.extras import installing
+from tfkit.core.errors import DataError, RunError, installing
 from tfkit.core.options import FolderPath, PositiveFloat, PositiveInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example

@@ -13,13 +13,9 @@
 Fitting is deterministic: the same texts produce identical files.
 """
 
+from tfkit.data.tokenizer.backend import SpecialTokens
 from tfkit.data.tokenizer.base import Tokenizer, TokenizerPart
-from tfkit.data.tokenizer.bpe import Bpe
-from tfkit.data.tokenizer.character import Character
-from tfkit.data.tokenizer.file import File
-from tfkit.data.tokenizer.special import SpecialTokens
-from tfkit.data.tokenizer.unigram import Unigram
-from tfkit.data.tokenizer.word import Word
-from tfkit.data.tokenizer.wordpiece import WordPiece
+from tfkit.data.tokenizer.word import Character, File, Word
+from tfkit.data.tokenizer.wordpiece import Bpe, Unigram, WordPiece
 
 __all__ = ["Bpe", "Character", "File", "SpecialTokens", "Tokenizer", "TokenizerPart", "Unigram", "Word", "WordPiece"]

@@ -1,4 +1,9 @@
-"""The fitted `Tokenizer`, and the base class of trainable tokenizer parts."""
+"""The fitted `Tokenizer`, and the base class of trainable tokenizer parts.
+
+Each space is replaced by the mark "▁" and attached to the following piece, and the text gets a leading mark: "Ein Mann,
+der" becomes "▁Ein" "▁Mann" "," "▁der". Joining pieces and replacing marks restores punctuation, double spaces and line
+breaks exactly; only a literal "▁" is lost.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from pydantic import Field
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 from tfkit.core import slots
 from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.facts import RecipeConfig
-from tfkit.data.tokenizer.backend import panics_as_errors, read_backend
-from tfkit.data.tokenizer.byte_level import token_bytes
-from tfkit.data.tokenizer.special import ROLES, SpecialTokens, infer_roles, roles_in, with_roles
+from tfkit.data.tokenizer.backend import (
+    ROLES,
+    SpecialTokens,
+    infer_roles,
+    panics_as_errors,
+    read_backend,
+    roles_in,
+    token_bytes,
+    with_roles,
+)
 from tfkit.storage.files import read_text, write_text
 
 
@@ -270,3 +284,40 @@ def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
     size = backend.get_vocab_size(with_added_tokens=True)
     if size > bound:
         raise DataError(f"vocab_size: {bound} is too small; {needed} need {size}")
+
+
+MARK = "▁"
+
+
+# runs of letters, digits or other characters, each with the mark before it; other whitespace one character at a time
+_PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
+
+
+def mark_words(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
+    """Set the normalizer, pre-tokenizer and decoder that implement the scheme of this module."""
+    lower: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
+    backend.normalizer = normalizers.Sequence([*lower, normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def continuations(tokenizer: Tokenizer) -> Flags:
+    """Return the mask [vocab_size] of word-internal tokens, which start with `##`, or lack a leading `▁` or `Ġ`.
+
+    In vocabularies without such marks (characters), letters and digits are word-internal, because the space before
+    them starts the word; all other characters start a word.
+    """
+    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
+    marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]
+    inside = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+    pieces = any(token.startswith("##") and len(token) > 2 for token in vocabulary)
+    for token, id_ in vocabulary.items():
+        if pieces:
+            inside[id_] = token.startswith("##")
+        else:
+            inside[id_] = token[:1].isalnum() and not any(token.startswith(mark) for mark in marks)
+    inside[list(tokenizer.special_ids.values())] = False
+    return inside

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tokenizers
 from pydantic import Field, model_validator
@@ -12,10 +13,163 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from tfkit.core.errors import DataError
 from tfkit.core.options import PositiveInt, Vocabulary
 from tfkit.core.registry import register
-from tfkit.data.tokenizer.base import LearnedTokenizer, Tokenizer, some, within
-from tfkit.data.tokenizer.special import check_room
+from tfkit.data.tokenizer.backend import check_room, default_unknown, unknown_problem
+from tfkit.data.tokenizer.base import MARK, LearnedTokenizer, Tokenizer, mark_words, some, within
+
+
+@register("tokenizer", "bpe")
+class Bpe(LearnedTokenizer):
+    """Byte-pair encoding of characters (Sennrich 2016, arXiv 1508.07909) or bytes (GPT-2, Radford 2019).
+
+    Bytes can represent any text, so `byte_level: true` needs no unknown token; characters need one.
+    """
+
+    class Config(LearnedTokenizer.Config):
+        """Options of `bpe`."""
+
+        vocab_size: Vocabulary = Field(description="maximum number of tokens, including special ones")
+        byte_level: bool = Field(
+            False, description="merge bytes instead of characters, so that no text is unknown (GPT-2)"
+        )
+        lowercase: bool = Field(False, description="convert texts to lower case")
+        minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a pair to merge")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _bytes_know_everything(cls, data: object) -> object:
+            return default_unknown(data) if isinstance(data, Mapping) and data.get("byte_level") is True else data
+
+        @model_validator(mode="after")
+        def _unknown_fits(self) -> Bpe.Config:
+            if self.byte_level == (self.special_tokens.unknown is not None):
+                raise ValueError(unknown_problem(self.special_tokens, "byte_level"))
+            check_room(self.vocab_size, self.special_tokens, others=256 if self.byte_level else 1)
+            return self
+
+    config: Config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn the merges from `texts`. Raise DataError if the characters alone exceed the vocabulary size."""
+        config = self.config
+        backend = tokenizers.Tokenizer(models.BPE(unk_token=self.special.unknown))
+        if config.byte_level:
+            _cut_bytes(backend, config.lowercase)
+        else:
+            mark_words(backend, config.lowercase)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=config.minimum_count,
+            special_tokens=list(self.special.texts().values()),
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()) if config.byte_level else [],
+            show_progress=False,
+        )
+        backend.train_from_iterator(some(texts), trainer)
+        within(config.vocab_size, backend, "the distinct characters and the special tokens")
+        return self.finish(backend)
+
+
+def _cut_bytes(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+
+
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires
+
+
+DIGITS, NOISE = (
+    6,
+    1e-9,
+)  # decimals of stored log-probabilities, and their maximum variation before rounding
+
+
+STEP = 1e-4  # difference in log-probability between consecutive characters in the library's ranking
+
+
+@register("tokenizer", "unigram")
+class Unigram(LearnedTokenizer):
+    """The most probable segmentation under a unigram model of pieces fitted with EM (Kudo 2018, arXiv 1804.10959)."""
+
+    class Config(LearnedTokenizer.Config):
+        """Options of `unigram`."""
+
+        vocab_size: Vocabulary = Field(description="maximum number of tokens, including special tokens and bytes")
+        byte_fallback: bool = Field(
+            False, description="encode unseen characters as bytes, so that no text is unknown (adds 256 tokens)"
+        )
+        lowercase: bool = Field(False, description="convert texts to lower case")
+        longest: PositiveInt = Field(16, le=256, description="maximum number of characters of a piece")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _bytes_know_everything(cls, data: object) -> object:
+            return default_unknown(data) if isinstance(data, Mapping) and data.get("byte_fallback") is True else data
+
+        @model_validator(mode="after")
+        def _unknown_fits(self) -> Unigram.Config:
+            if self.byte_fallback == (self.special_tokens.unknown is not None):
+                raise ValueError(unknown_problem(self.special_tokens, "byte_fallback"))
+            check_room(self.vocab_size, self.special_tokens, others=257 if self.byte_fallback else 1)
+            return self
+
+    config: Config
+
+    def fit(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn pieces and their probabilities from `texts`. Raise DataError if the characters exceed the size."""
+        config = self.config
+        first = [*self.special.texts().values(), *(BYTES if config.byte_fallback else ())]
+        unknown = self.special.unknown or BYTES[0]  # the library requires one, but bytes cover everything
+        pieces = [*((token, 0.0) for token in first), *self._pieces(texts, first, unknown)]
+        backend = tokenizers.Tokenizer(models.Unigram(pieces, first.index(unknown), config.byte_fallback))
+        mark_words(backend, config.lowercase)
+        if config.byte_fallback:
+            marks = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+            backend.decoder = decoders.Sequence(marks)
+        return self.finish(backend)
+
+    def _pieces(self, texts: Iterable[str], first: list[str], unknown: str) -> list[tuple[str, float]]:
+        """Train the pieces, which follow the tokens in `first`."""
+        backend = tokenizers.Tokenizer(models.Unigram())
+        mark_words(backend, self.config.lowercase)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=self.config.vocab_size,
+            max_piece_length=self.config.longest,
+            special_tokens=first,
+            unk_token=unknown,
+            show_progress=False,
+        )
+        try:
+            backend.train_from_iterator(some(texts), trainer)
+        except DataError:
+            raise
+        except Exception as error:  # the library raises plain Exception
+            text = f"vocab_size: {self.config.vocab_size} is too small for the distinct characters and the other tokens"
+            raise DataError(f"{text} ({error})") from None
+        vocabulary = json.loads(backend.to_str())["model"]["vocab"]
+        return _settled(vocabulary[len(first) :])
+
+
+def _settled(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Sort by log-probability, then alphabetically, so that the same texts produce identical files.
+
+    The library's trainer ranks the remaining single characters in hash order, which varies between runs: they get the
+    minimum log-probability plus 0, STEP, 2 STEP, ... Here they all get the minimum.
+    """
+    least = min(score for _, score in pieces)
+    room = STEP * sum(len(piece) == 1 for piece, _ in pieces)
+
+    def score_of(piece: str, score: float) -> float:
+        above = score - least
+        is_ranked = len(piece) == 1 and above < room and abs(above - STEP * round(above / STEP)) < NOISE
+        return round(least if is_ranked else score, DIGITS)
+
+    return sorted(((piece, score_of(piece, score)) for piece, score in pieces), key=lambda one: (-one[1], one[0]))
+
 
 _PREFIX = "##"
+
+
 # private code points that stand for word-initial and word-internal characters during training
 _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 

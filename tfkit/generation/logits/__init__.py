@@ -20,11 +20,21 @@
 | eta | like epsilon, but less strict where the entropy is high |
 """
 
-from tfkit.generation.logits.base import LogitsRule
+from tfkit.generation.logits.base import Banned, Forced, LogitsRule, MinLength
 from tfkit.generation.logits.guided import Choices, Regex
-from tfkit.generation.logits.penalties import FrequencyPenalty, NoRepeatNgram, PresencePenalty, RepetitionPenalty
-from tfkit.generation.logits.tokens import Banned, Forced, MinLength
-from tfkit.generation.logits.truncation import Epsilon, Eta, MinP, Temperature, TopK, TopP, Typical
+from tfkit.generation.logits.truncation import (
+    Epsilon,
+    Eta,
+    FrequencyPenalty,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
 
 __all__ = [
     "Banned",

@@ -16,9 +16,9 @@ from torch.nn import functional
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint.guide import check_pattern, guide_of, literal
+from tfkit.generation.constraint import check_pattern, guide_of, literal
 from tfkit.generation.logits.base import NEVER, LogitsRule
-from tfkit.generation.tokens import Texts, Tokens, before_text, breaks_of, end_ids
+from tfkit.generation.prompts import Texts, Tokens, before_text, breaks_of, end_ids
 
 
 class Guided(LogitsRule):

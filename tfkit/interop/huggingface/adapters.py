@@ -14,12 +14,12 @@ from tfkit.interop.huggingface.exporting import ids_of, imported_as
 from tfkit.interop.huggingface.matching import FamilyConfig, matching_family
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.run import Run
+from tfkit.runs.folder import ADAPTER, RunFolder
+from tfkit.runs.record import check
+from tfkit.runs.weights import read_tensors, save_tensors
 from tfkit.storage.files import write_json
-from tfkit.storage.targets import target_folder, whole_folder
+from tfkit.storage.folders import target_folder, whole_folder
 from tfkit.training.adapter import Lora
-from tfkit.training.folder import ADAPTER, RunFolder
-from tfkit.training.record import check
-from tfkit.training.weights import read_tensors, save_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TASKS = {"ForCausalLM": "CAUSAL_LM", "ForConditionalGeneration": "SEQ_2_SEQ_LM"}  # class suffix -> task_type

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
 SEVERAL, NUMBER = "multi_label_classification", "regression"  # problem_type; None: one class per text

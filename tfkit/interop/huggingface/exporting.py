@@ -8,36 +8,90 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import yaml
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import Fault, TfkitWarning
-from tfkit.core.trees import JsonObject, Tree
-from tfkit.interop.huggingface.card import card
+from tfkit.core.bounds import JsonObject, Tree
+from tfkit.core.component import spell
+from tfkit.core.errors import Fault, TfkitWarning, UsageError
+from tfkit.interop.hub import LocalPaths
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import constants_of, to_checkpoint
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.generation import generate_section, settings_of
-from tfkit.interop.huggingface.kept import kept_of, origin, restore
 from tfkit.interop.huggingface.matching import FamilyConfig, Nearest, matching_family
 from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
-from tfkit.interop.huggingface.sentences import (
-    check_reads_sentences,
-    write_sentences,
-)
-from tfkit.interop.huggingface.special import ID_KEYS, read_optional
-from tfkit.interop.huggingface.tokenizer_files import write_tokenizer
+from tfkit.interop.huggingface.strangers import ID_KEYS, kept_of, origin, read_optional, restore
+from tfkit.interop.huggingface.tokenizer import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
-from tfkit.interop.local_paths import LocalPaths
 from tfkit.recipe.settings.sections import Generate
+from tfkit.recipe.text.source import LANGUAGE
+from tfkit.recipe.views.resolved import model_values
 from tfkit.run import Run
+from tfkit.runs.card import as_code, escaped, sections, signed
+from tfkit.runs.folder import CARD, RESOLVED, RunFolder, tokenizer_files
+from tfkit.runs.kept import GENERATION, KEPT, POOLINGS
+from tfkit.runs.record import check_listed
+from tfkit.runs.weights import save_tensors
 from tfkit.storage.files import write_json
-from tfkit.storage.targets import target_folder, whole_folder
-from tfkit.training.folder import CARD, RESOLVED, RunFolder
-from tfkit.training.kept import GENERATION, KEPT
-from tfkit.training.record import check_listed
-from tfkit.training.vocabularies import tokenizer_files
-from tfkit.training.weights import save_tensors
+from tfkit.storage.folders import target_folder, whole_folder
+
+
+def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bool = False) -> str:
+    """Return the card of a run that transformers loads with the class `loader`. User text is escaped.
+
+    `sentences` is true if sentence-transformers can also load the folder.
+    """
+    trusted = ", trust_remote_code=True" * own_code
+    recipe = {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}
+    library = "sentence-transformers" if sentences else "transformers"
+    use = f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'
+    if sentences:
+        use = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("."{trusted})'
+    cost, *about = run.summary
+    lines = [
+        *("---", f"library_name: {library}", "tags: [tfkit]", "---", ""),
+        *(f"# {escaped(run.recipe.name)}", "", cost, ""),
+        *as_code("\n".join(about)),
+        *("## Use", "", *as_code(use)),
+        *sections(RunFolder(run.folder)),
+        *("## Check", "", "The largest difference from the run, layer by layer:", ""),
+        *as_code(f"tfkit verify RUN --against .{' --trust' * own_code}"),
+        *("## Recipe", "", "The architecture as a tfkit recipe, with every value spelled out:", ""),
+        *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
+    ]
+    return signed(list(map(paths.out_of, lines)))
+
+
+MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
+
+
+POOLING_FOLDER, POOLING_CONFIG = "1_Pooling", "config.json"
+
+
+def check_reads_sentences(run: Run) -> None:
+    """Raise UsageError unless the run is an encoder of texts."""
+    if run.blueprint.decoder is not None:
+        raise UsageError(f"{run.folder}: sentence-transformers needs an encoder, and this run has a decoder")
+    if not tokenizer_files(RunFolder(run.folder)):
+        raise UsageError(f"{run.folder}: sentence-transformers needs a tokenizer, and this run has none")
+
+
+def write_sentences(run: Run, pooling: str, folder: Path) -> None:
+    """Write the sentence-transformers modules: the model, pooling of its last hidden states, and normalization."""
+    (plan,) = run.blueprint.stacks()
+    names = {"Transformer": "", "Pooling": POOLING_FOLDER, "Normalize": "2_Normalize"}
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for number, (name, path) in enumerate(names.items())
+    ]
+    write_json(folder / MODULES, modules)
+    write_json(folder / SETTINGS, {"max_seq_length": plan.max_length, "do_lower_case": False})
+    (folder / POOLING_FOLDER).mkdir()
+    modes = {key: name == pooling for name, (_, key) in POOLINGS.items()}
+    write_json(folder / POOLING_FOLDER / POOLING_CONFIG, {"word_embedding_dimension": plan.d_model, **modes})
+
 
 LABELS = ("id2label", "label2id", "problem_type")  # keys of config.json that name the outputs
 

@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.component import Component
 from tfkit.core.errors import DataError
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.layer_types import FULL
-from tfkit.interop.huggingface.overlap import check_rules
-from tfkit.interop.huggingface.rotary import with_older_keys
-from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, look, put
-from tfkit.interop.huggingface.tensors import Rule, Sizes
+from tfkit.core.registry import REGISTRY
+from tfkit.core.synonyms import nearest
+from tfkit.interop.huggingface.settings import FULL, ConfigJson, Fixed, Setting, look, put, with_older_keys
+from tfkit.interop.huggingface.tensors import Rule, Sizes, check_rules
 from tfkit.recipe import overlays
 
 
@@ -165,3 +164,23 @@ def merged(base: Mapping[str, object], *over: Mapping[str, object]) -> Tree:
 def override(model: Tree, over: Mapping[str, object]) -> None:
     """Apply overrides to `model` in place."""
     model.update(merged(model, over))
+
+
+def families() -> dict[str, type[Family]]:
+    """Return all families by name, including user-defined ones."""
+    return {name: part for name, part in REGISTRY.load("family").items() if issubclass(part, Family)}
+
+
+def family_of(config: ConfigJson) -> type[Family]:
+    """Return the family for the model_type of a config.json. Raise DataError if it is unknown."""
+    model_type = config.get("model_type")
+    by_type = {name: family for family in families().values() for name in family.model_types}
+    if model_type is None:
+        raise DataError("config.json: model_type is missing, so the architecture is unknown")
+    if isinstance(model_type, str) and model_type in by_type:
+        return by_type[model_type]
+    hint = nearest(str(model_type), list(by_type))
+    raise DataError(
+        f"config.json: model_type: no family for '{model_type}'{f', the nearest is {hint!r}' if hint else ''}; "
+        f'available: {", ".join(sorted(by_type))}; add one with @tfkit.register("family", ...) and --import'
+    )

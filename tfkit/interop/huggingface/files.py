@@ -13,10 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tfkit.core.errors import DataError
-from tfkit.core.extras import optional
+from tfkit.core.bounds import JsonObject
+from tfkit.core.errors import DataError, optional
 from tfkit.core.output import some
-from tfkit.core.trees import JsonObject
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.interop.huggingface.strangers import file_in, mapping_in
 from tfkit.storage.hub import PREFIX, local_repository

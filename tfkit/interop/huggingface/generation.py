@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tfkit.core.bounds import Options, Tree
 from tfkit.core.errors import on_one_line
 from tfkit.core.registry import REGISTRY
-from tfkit.core.trees import Options, Tree
 from tfkit.interop.huggingface.settings import ConfigJson
-from tfkit.interop.huggingface.special import token_ids
+from tfkit.interop.huggingface.strangers import token_ids
 
 # setting -> value without effect, tfkit's rule and its option, in the order in which transformers applies them
 RULES: Mapping[str, tuple[float | None, str, str]] = {

@@ -9,27 +9,20 @@ from pathlib import Path
 import torch
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError
-from tfkit.core.plugins import is_shipped
-from tfkit.core.trees import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.errors import RecipeError, is_shipped
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.interop.huggingface.classes import class_names
 from tfkit.interop.huggingface.convert import RenamedTensors
 from tfkit.interop.huggingface.files import CONFIG, open_checkpoint
 from tfkit.interop.huggingface.generation import Settings, generate_section
-from tfkit.interop.huggingface.kept import fingerprint, keep
 from tfkit.interop.huggingface.recipe import recipe_text, shortened
-from tfkit.interop.huggingface.source import Source, without_weights
-from tfkit.interop.huggingface.special import special_ids, token_ids
-from tfkit.interop.huggingface.strangers import CODE
+from tfkit.interop.huggingface.strangers import CODE, fingerprint, keep, special_ids, token_ids
 from tfkit.interop.huggingface.tokenizer import tokenizer_of, unreadable
-from tfkit.interop.huggingface.weights import check_depth, write_weights
+from tfkit.interop.huggingface.weights import Source, check_depth, without_weights, write_weights
 from tfkit.recipe.load import Recipe, load_saved
-from tfkit.storage.files import write_json
-from tfkit.storage.targets import target_folder, whole_folder
-from tfkit.training.card import write_card
-from tfkit.training.environment import environment
-from tfkit.training.folder import (
+from tfkit.runs.card import write_card
+from tfkit.runs.folder import (
     ENVIRONMENT,
     IMPORTED,
     NOTES,
@@ -38,12 +31,15 @@ from tfkit.training.folder import (
     TOKENIZER,
     WEIGHTS,
     RunFolder,
+    save_labels,
+    save_tokenizer,
 )
-from tfkit.training.labels import save_labels
-from tfkit.training.needs import NEEDS, parts_in, recorded
-from tfkit.training.record import record_all
-from tfkit.training.sentences import sentences_in
-from tfkit.training.vocabularies import save_tokenizer
+from tfkit.runs.history import environment
+from tfkit.runs.kept import sentences_in
+from tfkit.runs.record import record_all
+from tfkit.runs.supply import NEEDS, parts_in, recorded
+from tfkit.storage.files import write_json
+from tfkit.storage.folders import target_folder, whole_folder
 
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

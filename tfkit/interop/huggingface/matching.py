@@ -8,16 +8,12 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.component import spell
-from tfkit.core.errors import DataError, TfkitError, TfkitWarning
-from tfkit.core.plugins import is_shipped
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family, merged, value_of
-from tfkit.interop.huggingface.known import families
+from tfkit.core.errors import DataError, TfkitError, TfkitWarning, is_shipped
+from tfkit.interop.huggingface.family import Family, families, merged, value_of
 from tfkit.interop.huggingface.settings import ConfigJson
 from tfkit.recipe.model import blueprint_of
 from tfkit.recipe.views.resolved import model_values
@@ -95,8 +91,7 @@ def _candidates(
     return (groups[unlike] for unlike in sorted(groups))
 
 
-@cache
-def _facts(family: Any, head_class: str) -> Mapping[str, set[object]]:
+def _facts(family: type[Family], head_class: str) -> Mapping[str, set[object]]:
     """Return the parts of all models of a class, by their keys; none for user-defined families."""
     if not is_shipped(family):
         return {}

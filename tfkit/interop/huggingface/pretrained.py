@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfkit.core.errors import UsageError
-from tfkit.core.extras import optional
+from tfkit.core.errors import UsageError, optional
 from tfkit.interop.huggingface.exporting import facts, ids_of
 from tfkit.interop.huggingface.own import own_config
-from tfkit.interop.huggingface.special import ID_KEYS
+from tfkit.interop.huggingface.strangers import ID_KEYS
 from tfkit.interop.huggingface.weights import own_tensors
 from tfkit.models.base import Model
 from tfkit.run import Run

@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tfkit.core.bounds import ModelSection, Options, Tree
 from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import ResidualFacts
-from tfkit.core.trees import ModelSection, Options, Tree
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
-from tfkit.recipe.text.options import OptionFacts, options_of
+from tfkit.recipe.text.faults import OptionFacts, options_of
 
 MISSING = object()
 ORDER = ["type", *STACK, *(key for key in MODEL if key != "type")]

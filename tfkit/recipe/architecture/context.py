@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tfkit.core.blueprint import LayerPlan, StackPlan, SublayerPlan
-from tfkit.core.component import Config
-from tfkit.core.shape import Shape
+from tfkit.core.component import Config, Shape
 from tfkit.core.slots import AttentionFacts, MaskFacts, PositionFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer, validated
 from tfkit.recipe.architecture.stack import LayerText, StackText

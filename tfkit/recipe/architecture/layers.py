@@ -9,11 +9,11 @@ from typing import Any
 from tfkit.core.blueprint import LayerPlan
 from tfkit.core.slots import ResidualFacts, of_kind
 from tfkit.recipe.architecture.context import agreed_heads, check_layer, layer_masks, layer_positions
-from tfkit.recipe.architecture.pattern import NO_PARTS, PatternEntry, Turns, is_per_layer, varies
-from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.architecture.stack import LayerText, StackText
-from tfkit.recipe.architecture.sublayers import (
+from tfkit.recipe.architecture.prepare import NO_PARTS, PatternEntry, Preparer, Turns, is_per_layer, varies
+from tfkit.recipe.architecture.stack import (
     SUBLAYER_KEY,
+    LayerText,
+    StackText,
     check_norms,
     read_sublayers,
     with_cross_attention,

@@ -3,22 +3,209 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count, groupby
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from tfkit.core.component import Config
+from tfkit.core.bounds import LAYERS
+from tfkit.core.component import Config, Shape
 from tfkit.core.errors import Place, RecipeError, UsageError
 from tfkit.core.options import Slot
-from tfkit.core.shape import Shape
-from tfkit.recipe.architecture.pattern import is_per_layer
+from tfkit.core.output import some
+from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import as_part, merge
-from tfkit.recipe.text.faults import Faults
-from tfkit.recipe.text.node import Node, mapping, node_at, under
-from tfkit.recipe.text.options import OptionFacts, config_class, options_of
+from tfkit.recipe.text.faults import Faults, OptionFacts, config_class, options_of
+from tfkit.recipe.text.node import Node, mapping, node_at, shorten, under
 from tfkit.recipe.text.source import from_value
+
+MAX_LAYERS = LAYERS.most
+
+
+ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
+
+
+@dataclass(frozen=True)
+class PatternEntry:
+    """Layer of a pattern: the kinds merged over `layer`, and the index of its entry in the pattern's text."""
+
+    kinds: tuple[str, ...]
+    number: int
+
+
+def expand(pattern: Node | None, num_layers: int | None, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
+    """Return one entry per layer, in order; empty if there is a fault."""
+    if pattern is None or pattern.value is None:
+        return [PatternEntry((), 0)] * (num_layers or 0)
+    if not isinstance(pattern.value, list) or not pattern.value:
+        faults.add(pattern, "expected a list of kinds, such as [local*5, global]")
+        return []
+    inner = [index for index, node in enumerate(pattern.value) if isinstance(node.value, list)]
+    if len(inner) > 1:
+        faults.add(pattern.value[inner[1]], "a pattern can have only one inner list, the kinds to repeat")
+        return []
+    numbers = count()
+    parts: tuple[list[PatternEntry], ...] = ([], [], [])  # before, in and after the inner list
+    start, once, failed = inner[0] if inner else -1, 0, False
+    for index, node in enumerate(pattern.value):
+        part = parts[0 if index < start else 1 if not inner or index == start else 2]
+        for item in node.value if isinstance(node.value, list) else [node]:
+            entries = _entries(item, next(numbers), kinds, faults)
+            failed = failed or not entries
+            once += len(entries)
+            part += entries if once <= MAX_LAYERS else ()
+    if failed:
+        return []
+    if inner and not pattern.value[start].items:
+        faults.add(pattern.value[start], "an inner list needs kinds to repeat, such as [local*5, global]")
+        return []
+    if once > MAX_LAYERS:
+        faults.add(pattern, f"a single pass of the pattern has {once:,} layers; a stack has at most {MAX_LAYERS:,}")
+        return []
+    before, cycle, after = parts
+    if num_layers is None:
+        if inner:
+            faults.add(pattern, "an inner list repeats to fill num_layers; set num_layers")
+            return []
+        return cycle
+    room = num_layers - len(before) - len(after)
+    if room < len(cycle):
+        faults.add(pattern, f"a single pass of the pattern has {once:,} layers, but num_layers is {num_layers:,}")
+        return []
+    turns = -(-room // len(cycle))
+    return before + (cycle * turns)[:room] + after
+
+
+def shortest(kinds: Sequence[str], once: int = 0) -> list[str | list[str]]:
+    """Return the shortest pattern for layers of these kinds; the first `once` layers precede the inner list."""
+    before, cycle = _counted(kinds[:once]), _counted(_cycle(kinds[once:]))
+    return [*before, cycle] if before and cycle else [*_counted(_cycle(kinds))]
+
+
+def _cycle(kinds: Sequence[str]) -> Sequence[str]:
+    """Return the shortest prefix whose repetition yields `kinds`."""
+    total = len(kinds)
+    period = next((n for n in range(1, total) if all(kinds[i] == kinds[i % n] for i in range(total))), total)
+    return kinds[:period]
+
+
+def _counted(kinds: Sequence[str]) -> list[str]:
+    """Run-length encode the kinds: `local*5`, `global`."""
+    runs = [(kind, len(list(same))) for kind, same in groupby(kinds)]
+    return [kind if times == 1 else f"{kind}*{times}" for kind, times in runs]
+
+
+def _entries(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> list[PatternEntry]:
+    """Return an entry for each layer of a pattern's item; empty if there is a fault."""
+    match = ITEM.fullmatch(node.value) if isinstance(node.value, str) else None
+    if match is None:
+        faults.add(node, "expected a kind, such as local, local*3 or global+first")
+        return []
+    names, times = tuple(match["kinds"].split("+")), int(match["count"] or 1)
+    for name in names:
+        if name not in kinds:
+            known = some(kinds, 20) or "no kinds"
+            text = f"unknown kind '{shorten(name)}'; `layers:` names {known}"
+            faults.add(node, text, nearest(name, list(kinds)))
+            return []
+    if not 1 <= times <= MAX_LAYERS:
+        faults.add(node, f"expected a count from 1 to {MAX_LAYERS:,} after *, got {times}")
+        return []
+    return [PatternEntry(names, number)] * times
+
+
+NO_PARTS = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
+
+
+_IN_KIND = re.compile(r"\.layers\.(\w+)\.")
+
+
+Kinds = tuple[str, ...]
+
+
+def varies(node: Node) -> bool:
+    """True if `node` or a nested value is a `{per_layer: [...]}`."""
+    return next(_choices(node), None) is not None
+
+
+def is_per_layer(node: Node) -> bool:
+    """True if `node` itself is a `{per_layer: [...]}`."""
+    return isinstance(node.value, dict) and "per_layer" in node.value
+
+
+def _choices(node: Node) -> Iterator[Node]:
+    """Yield every `{per_layer: [...]}` in `node`, including `node` itself."""
+    if is_per_layer(node):
+        yield node
+    elif isinstance(node.value, (dict, list)):
+        for child in node.value.values() if isinstance(node.value, dict) else node.value:
+            yield from _choices(child)
+
+
+class Turns:
+    """Cursor over the layers of a stack that selects the current value of each `{per_layer: [...]}`.
+
+    `texts` maps kinds to the source of their layers, and `layers` are the kinds of each layer in order. A list inside a
+    kind has one value per layer of this kind; any other list has one value per layer.
+    """
+
+    def __init__(self, texts: Mapping[Kinds, Node], layers: Sequence[Kinds]) -> None:
+        self.texts = texts
+        self._choices = {kinds: list(_choices(node)) for kinds, node in texts.items()}
+        self.lists = [choice for choices in self._choices.values() for choice in choices]
+        self._counts = Counter(chain.from_iterable(layers))
+        self._counts[""] = len(layers)
+        self._turns = Counter[str]()
+
+    def check(self, faults: Faults) -> bool:
+        """Return True if each list has one value per layer it applies to; add faults otherwise."""
+        before = len(faults.errors)
+        for choice in self.lists:
+            values, kind = choice.entries["per_layer"], self._kind(choice)
+            if len(choice.entries) > 1 or not isinstance(values.value, list):
+                faults.add(choice, "per_layer must be the only key and needs a list: {per_layer: [32, 64]}")
+            elif len(values.value) != self._counts[kind]:
+                text = f"kind '{kind}'" if kind else "`layer`"
+                faults.add(values, f"has {len(values.value)} values, but {text} applies to {self._counts[kind]} layers")
+            else:
+                for value in (value for value in values.value if isinstance(value.value, (dict, list))):
+                    faults.add(value, NO_PARTS)
+        return len(faults.errors) == before
+
+    def _kind(self, choice: Node) -> str:
+        """Return the kind that contains the list, or ""."""
+        match = _IN_KIND.search(f"{choice.path}.")
+        return match[1] if match and match[1] in self._counts else ""
+
+    def values(self, kinds: Kinds) -> tuple[object, ...]:
+        """Return the `per_layer` values of the next layer, paired with their types because True == 1."""
+        picked = map(self._picked, self._choices[kinds])
+        return tuple([(type(node.value), node.value) for node in picked])
+
+    def text(self, kinds: Kinds) -> Node:
+        """Return the source of the next layer, which has these kinds."""
+        return self._pick(self.texts[kinds])
+
+    def step(self, kinds: Kinds) -> None:
+        """Advance to the following layer; the current one has these kinds."""
+        self._turns.update(("", *kinds))
+
+    def _pick(self, node: Node) -> Node:
+        if is_per_layer(node):
+            return replace(self._picked(node), path=node.path, under=node.under)
+        if isinstance(node.value, list):
+            return replace(node, value=[self._pick(child) for child in node.value])
+        if not isinstance(node.value, dict):
+            return node
+        return replace(node, value={key: self._pick(child) for key, child in node.value.items()})
+
+    def _picked(self, choice: Node) -> Node:
+        values = choice.entries["per_layer"].items
+        return values[self._turns[self._kind(choice)]]
 
 
 def stack_norm(keys: Mapping[str, Node]) -> Node | None:
@@ -135,6 +322,8 @@ def folder(node: Node) -> Path:
 
 
 Part = str | Mapping[str, object] | Config
+
+
 Parts = Part | Sequence[Part]
 
 

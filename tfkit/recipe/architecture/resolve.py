@@ -7,24 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, StackPlan
-from tfkit.core.component import Config
-from tfkit.core.shape import Side
+from tfkit.core.component import Config, Side
 from tfkit.core.slots import EmbeddingFacts, ModelFacts, of_kind
-from tfkit.recipe.architecture.checks import check_last_states, check_memory_is_read, check_sight, ends_in_states
 from tfkit.recipe.architecture.context import stack_positions
-from tfkit.recipe.architecture.heads import HeadResolver, check_readers
+from tfkit.recipe.architecture.heads import (
+    HeadResolver,
+    check_last_states,
+    check_memory_is_read,
+    check_readers,
+    check_sight,
+    ends_in_states,
+)
 from tfkit.recipe.architecture.layers import StackLayers, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
-from tfkit.recipe.architecture.pattern import MAX_LAYERS, PatternEntry, expand
-from tfkit.recipe.architecture.prepare import Preparer, stack_norm, validated
-from tfkit.recipe.architecture.stack import (
-    StackText,
-    Vocabulary,
-    is_last_state,
-    memory_width,
-    read_plain,
-    read_size,
-)
+from tfkit.recipe.architecture.prepare import MAX_LAYERS, PatternEntry, Preparer, expand, stack_norm, validated
+from tfkit.recipe.architecture.stack import StackText, Vocabulary, is_last_state, memory_width, read_plain, read_size
 from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import Faults

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan, whole_numbers
+from tfkit.core.bounds import Tree
 from tfkit.core.component import Config, spell
 from tfkit.core.keys import Key, PartsValue
-from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE
 from tfkit.recipe.keys import LAYER, STACK, SUBLAYERS

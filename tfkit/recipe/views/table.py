@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
+from tfkit.core.bounds import Tree
+from tfkit.core.component import Side
 from tfkit.core.errors import UsageError
-from tfkit.core.shape import Side
 from tfkit.core.synonyms import nearest
-from tfkit.core.trees import Tree
 from tfkit.recipe.architecture.resolve import ModelResolver
 from tfkit.recipe.keys import LEAVES, MODEL, STACK, TOP, sentence
 from tfkit.recipe.text.node import Node, inline, items, mapping, node_at
@@ -26,8 +26,7 @@ from tfkit.recipe.views.resolved import (
     resolved_text,
     stack_values,
 )
-from tfkit.recipe.views.row import Notes, RecipeRow
-from tfkit.recipe.views.runs import places
+from tfkit.recipe.views.row import Notes, RecipeRow, places
 
 COMPOSING = ("extends", "variants")
 AS_WRITTEN = ("mask", "memory", "layers", "pattern")  # stack keys shown as written; layers have the resolved values

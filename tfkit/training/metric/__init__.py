@@ -16,9 +16,17 @@
 | grammatical | any sentence of the grammar of the corpus `lano` is correct |
 """
 
-from tfkit.training.metric.base import LossMetric, Metric, TextMetric, as_compared, length_of, ranges
+from tfkit.training.metric.base import (
+    BitsPerCharacter,
+    LossMetric,
+    Metric,
+    Perplexity,
+    TextMetric,
+    as_compared,
+    length_of,
+    ranges,
+)
 from tfkit.training.metric.labels import Accuracy, EntityF1, MacroF1, Pearson, Spearman
-from tfkit.training.metric.loss import BitsPerCharacter, Perplexity
 from tfkit.training.metric.texts import Bleu, Chrf, ExactMatch, Grammatical, Rouge
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tfkit.core.errors import UsageError
-from tfkit.core.extras import installing, optional
+from tfkit.core.errors import UsageError, installing, optional
 from tfkit.core.facts import RecipeConfig
 from tfkit.core.options import PositiveInt, as_tuple
 from tfkit.core.output import counted
+from tfkit.core.registry import register
 from tfkit.core.slots import MetricFacts
 
 
@@ -135,3 +136,35 @@ def length_of(example: Mapping[str, str], fields: Sequence[str]) -> int:
 def sacrebleu_metrics(metric: str) -> Any:
     """Import `sacrebleu.metrics`. If it is missing, raise UsageError with installation instructions."""
     return optional("sacrebleu.metrics", "train", f"{metric} needs")
+
+
+@register("metric", "perplexity")
+class Perplexity(LossMetric):
+    """exp(nats per target) (Jelinek et al. 1977)."""
+
+    higher_is_better: ClassVar = False
+
+    class Config(LossMetric.Config):
+        """Options of perplexity."""
+
+    def from_loss(self, nats_per_target: float) -> float:
+        """Return the perplexity, or inf on overflow."""
+        try:
+            return math.exp(nats_per_target)
+        except OverflowError:
+            return math.inf
+
+
+@register("metric", "bits_per_character")
+class BitsPerCharacter(LossMetric):
+    """Loss of a text in nats / (ln 2 * number of its characters) (Graves 2013, arXiv 1308.0850)."""
+
+    higher_is_better: ClassVar = False
+    per_character: ClassVar = True
+
+    class Config(LossMetric.Config):
+        """Options of bits_per_character."""
+
+    def from_loss(self, nats_per_target: float) -> float:
+        """Convert nats to bits per character."""
+        return nats_per_target / math.log(2)

@@ -17,8 +17,8 @@ from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import NonNegativeInt, Order, Seed
 from tfkit.core.registry import register
+from tfkit.data.corpus.drawn import first_sentence
 from tfkit.data.corpus.reasoning import Breadth, Depth, Grammar, Rules
-from tfkit.data.sentences import first_sentence
 from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 
 

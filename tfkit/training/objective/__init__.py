@@ -18,21 +18,16 @@
 """
 
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction
-from tfkit.training.objective.causal_lm import CausalLm
 from tfkit.training.objective.chat import Chat
-from tfkit.training.objective.classification import Classification
-from tfkit.training.objective.completion import Completion
-from tfkit.training.objective.denoising import Denoising
+from tfkit.training.objective.completion import CausalLm, Completion
+from tfkit.training.objective.labels import Classification, Regression
 from tfkit.training.objective.masked_lm import MaskedLm
-from tfkit.training.objective.next_sentence import NextSentence
 from tfkit.training.objective.reading import Reading
-from tfkit.training.objective.regression import Regression
-from tfkit.training.objective.replaced_token import ReplacedToken
-from tfkit.training.objective.rewriting import Rewriting
+from tfkit.training.objective.replaced_token import NextSentence, ReplacedToken
+from tfkit.training.objective.rewriting import Denoising, Rewriting, SpanCorruption
 from tfkit.training.objective.rows import Batch, Item, Rows, TextRows
 from tfkit.training.objective.seq2seq import Seq2Seq
 from tfkit.training.objective.span import SpanObjective
-from tfkit.training.objective.span_corruption import SpanCorruption
 from tfkit.training.objective.token_classification import TokenClassification
 
 __all__ = [

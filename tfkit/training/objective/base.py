@@ -13,9 +13,9 @@ from tfkit.core.errors import UsageError, with_article
 from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.slots import AnswersFacts, ObjectiveFacts
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.functional.precision import wide
+from tfkit.functional.view import wide
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline
+from tfkit.training.objective.baseline import Baseline
 from tfkit.training.objective.rows import Batch, Example, Item, Rows
 
 

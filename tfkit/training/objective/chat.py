@@ -16,13 +16,22 @@ from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.registry import register
 from tfkit.core.slots import TokenizerFacts
-from tfkit.data.chat import DEFAULT, NAMES, ChatTemplate, Conversation, Cuts, Rendered, conversation_of, read
-from tfkit.data.control import ControlTokens
+from tfkit.data.chat import (
+    DEFAULT,
+    NAMES,
+    ChatTemplate,
+    ControlTokens,
+    Conversation,
+    Cuts,
+    Rendered,
+    conversation_of,
+    read,
+)
 from tfkit.data.tokenizer import Character, File, Tokenizer
 from tfkit.data.tokenizer.base import LearnedTokenizer
 from tfkit.models import Model
-from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Loss, Objective, causal_loss
+from tfkit.training.objective.baseline import Ids
 from tfkit.training.objective.completion import Completions
 from tfkit.training.objective.rows import Batch, Example, Item, PackableRows, padded, sizes
 

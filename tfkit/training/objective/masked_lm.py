@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,17 +16,16 @@ from tfkit.core.facts import RecipeFacts
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.slots import ObjectiveFacts
-from tfkit.data.by_length import by_length
-from tfkit.data.token_ids import TokenIds
+from tfkit.data.batches import by_length
+from tfkit.data.encoder import TokenIds
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.word_starts import continuations
-from tfkit.functional.precision import wide
-from tfkit.generation.prompts import PromptError
-from tfkit.generation.tokens import without_token
+from tfkit.data.tokenizer.base import continuations
+from tfkit.functional.view import wide
+from tfkit.generation.prompts import PromptError, without_token
+from tfkit.generation.writer import GeneratedText
 from tfkit.models import Model
-from tfkit.training.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, evenly, unigram_baseline
-from tfkit.training.fills import FILLS, filled
 from tfkit.training.objective.base import Answers, Loss, Objective, Prediction, finished, token_loss
+from tfkit.training.objective.baseline import TRAIN_LIMIT, VALID_LIMIT, Baseline, Ids, evenly, unigram_baseline
 from tfkit.training.objective.rows import (
     Batch,
     Example,
@@ -38,6 +38,39 @@ from tfkit.training.objective.rows import (
     padded,
     sizes,
 )
+
+FILLS = 5  # number of candidates per mask and of fillings per text
+
+
+Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
+
+
+def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[GeneratedText]:
+    """Return the most likely fillings of `text`, given ranked candidates for each mask.
+
+    Masks are treated as independent, so the log-probability of a filling is the sum over its masks.
+    """
+    ways: list[tuple[tuple[Fill, ...], float]] = [((), 0.0)]
+    for choices in fills:
+        longer = [((*way, fill), total + _log(fill["probability"])) for way, total in ways for fill in choices]
+        ways = sorted(longer, key=lambda one: one[1], reverse=True)[:FILLS]
+    return [
+        GeneratedText(
+            filled(text, mask, [fill["token"] for fill in way]), tuple(fill["id"] for fill in way), total, total
+        )
+        for way, total in ways
+    ]
+
+
+def filled(text: str, mask: str, tokens: Sequence[str]) -> str:
+    """Replace the masks of a text with tokens."""
+    first, *others = text.split(mask)
+    return first + "".join(token + part for token, part in zip(tokens, others, strict=True))
+
+
+def _log(probability: float) -> float:
+    return math.log(probability) if probability > 0 else -math.inf
+
 
 PIECES = 2**16  # number of pieces scanned at once
 

@@ -14,13 +14,13 @@ from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, UsageError
 from tfkit.core.facts import RecipeFacts
 from tfkit.core.slots import ObjectiveFacts
-from tfkit.data.by_length import by_length
+from tfkit.data.batches import by_length
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.frame import Frame
-from tfkit.functional.precision import wide
+from tfkit.data.tokenizer.word import Frame
+from tfkit.functional.view import wide
 from tfkit.models import Model
-from tfkit.training.baseline import Ids
 from tfkit.training.objective.base import Answers, Loss, Objective, finished
+from tfkit.training.objective.baseline import Ids
 from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, mask_of, padded, vector_batch
 
 

@@ -17,10 +17,10 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
 from tfkit.core.slots import ObjectiveFacts, RowsFacts
-from tfkit.data.token_ids import TokenIds
+from tfkit.data.encoder import TokenIds
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors
-from tfkit.training.baseline import Ids, ItemColumn
+from tfkit.training.objective.baseline import Ids, ItemColumn
 
 logger = logging.getLogger("tfkit")
 

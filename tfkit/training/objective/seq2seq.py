@@ -13,8 +13,8 @@ from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.base import Answers, Loss, Objective, counted_padding, finished, token_loss
+from tfkit.training.objective.baseline import Baseline, Ids, ngram_baseline
 from tfkit.training.objective.rows import (
     Batch,
     Example,

@@ -16,8 +16,8 @@ from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.loss import cross_entropy
 from tfkit.models import Model
-from tfkit.training.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.objective.base import Prediction
+from tfkit.training.objective.baseline import Baseline, Ids, unigram_baseline
 from tfkit.training.objective.labels import check_classes, learn, named, unknown
 from tfkit.training.objective.reading import (
     Reading,

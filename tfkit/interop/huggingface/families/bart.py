@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import read_classes, write_classes
 from tfkit.interop.huggingface.families.bert import renamed
-from tfkit.interop.huggingface.family import Family, merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, look
+from tfkit.interop.huggingface.families.roberta import window_sizes, windows_of
+from tfkit.interop.huggingface.family import Family, merged, override, value_of
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, layers_of, look
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+
+
 # base of all families in this file: an encoder-decoder with learned positions
 PLAIN: Tree = {
     "type": "encoder_decoder",
@@ -27,7 +30,11 @@ PLAIN: Tree = {
     },
     "init": {"type": "normal"},
 }
+
+
 PRE_NORM = {"layer": {"residual": "pre_norm"}}
+
+
 SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
 
@@ -48,6 +55,8 @@ LAYERS = (
     Rule("{side}.layers.{layer}.fc2.{kind}", "{side}.layers.{layer}.feedforward.down.{kind}"),
     Rule("{side}.layers.{layer}.final_layer_norm.{kind}", "{side}.layers.{layer}.feedforward_norm.{kind}"),
 )
+
+
 ENDS = (
     Rule("{side}.embed_positions.weight", "{side}.position.0.table.weight"),
     Rule("{side}.layernorm_embedding.{kind}", "{side}.embedding.norm.{kind}"),
@@ -55,7 +64,11 @@ ENDS = (
     Rule("lm_head.weight", "head.output.weight"),
     Rule("final_logits_bias", "head.output.bias", "1 token -> token"),
 )
+
+
 ONE_TABLE = (Rule("shared.weight", "encoder.embedding.tokens.weight"),)
+
+
 TWO_TABLES = (
     Rule(
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
@@ -69,6 +82,8 @@ OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
 }
+
+
 HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
     "classifier": renamed({"classification_head.dense": "head.dense", "classification_head.out_proj": "head.output"}),
     "token_classifier": renamed({"classifier": "head.output"}),
@@ -212,3 +227,129 @@ def _join(model: Tree) -> None:
     if encoder["layer"] == decoder["layer"]:
         model["layer"] = merged(model["layer"], encoder.pop("layer"))
         del decoder["layer"]
+
+
+FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "skip_padding": True}
+
+
+@register("family", "marian")
+class Marian(Bart):
+    """Marian: the original Transformer with a constant output bias and, optionally, separate vocabularies."""
+
+    model_types = ("marian",)
+    base: ClassVar = merged(PLAIN, SINES)
+    heads: ClassVar = {
+        "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
+        "MarianModel": {"head": "none"},
+    }
+    settings = Bart.settings
+    rules = (*TWO_TABLES, *ONE_TABLE, *ENDS, *LAYERS)
+    tied: ClassVar = {**Bart.tied, "lm_head.weight": "decoder.embed_tokens.weight"}
+    ignored = (*Bart.ignored, "{side}.embed_positions.weight")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        if not config.get("share_encoder_decoder_embeddings", True):
+            del model["embedding"]["shared"]
+            override(model, {"decoder.vocab_size": config.get("decoder_vocab_size") or model["vocab_size"]})
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        shared = model["decoder"]["embedding"]["shared"]
+        config |= {"share_encoder_decoder_embeddings": shared, "vocab_size": model["encoder"]["vocab_size"]}
+        config["decoder_vocab_size"] = model["decoder"]["vocab_size"]
+
+
+@register("family", "m2m_100")
+class M2M100(Bart):
+    """M2M-100 and NLLB: pre-norm, sinusoidal positions that skip padding."""
+
+    model_types = ("m2m_100",)
+    base: ClassVar = merged(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
+    heads: ClassVar = heads_of("M2M100")
+    settings = amended(Bart.settings, activation_function="relu", attention_dropout=0.1, scale_embedding=True)
+    ignored = (*Bart.ignored, "{side}.embed_positions.weights", "{side}.embed_positions.weight")
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        pad = config.get("pad_token_id", 1)
+        override(model, {"position.offset": pad + 1})
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["pad_token_id"] = model["decoder"]["position"]["offset"] - 1
+
+
+@register("family", "fsmt")
+class FSMT(M2M100):
+    """FSMT: fairseq's original Transformer, with two vocabularies and an untied output."""
+
+    model_types = ("fsmt",)
+    base: ClassVar = merged(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})
+    heads: ClassVar = {"FSMTForConditionalGeneration": {"head": {"type": "language_model"}}}
+    settings = amended(
+        M2M100.settings,
+        Setting("src_vocab_size", "encoder.vocab_size"),
+        Setting("tgt_vocab_size", "decoder.vocab_size"),
+        without=("vocab_size",),
+        attention_dropout=0.0,
+    )
+    rules = (
+        *TWO_TABLES,
+        Rule("decoder.output_projection.weight", "head.output.weight"),
+        *(rule for rule in ENDS if rule.checkpoint != "lm_head.weight"),
+        *LAYERS,
+    )
+    unprefixed = ()
+    tied: ClassVar = dict.fromkeys(
+        ("decoder.output_projection.weight", "encoder.embed_tokens.weight"), "decoder.embed_tokens.weight"
+    )
+    ties = False
+
+
+OWN, CHECKPOINT = "encoder.layers.{layer}.attention", "encoder.layers.{layer}.self_attn"
+
+
+LED_PROJECTIONS = [f"{name}{end}" for name in ("query", "key", "value") for end in ("", "_global")]
+
+
+ENCODER = renamed(
+    {f"{CHECKPOINT}.longformer_self_attn.{name}": f"{OWN}.{name}" for name in LED_PROJECTIONS}
+    | {f"{CHECKPOINT}.output": f"{OWN}.output"}
+)
+
+
+@register("family", "led")
+class LED(Bart):
+    """LED: BART for long texts, with windowed attention and global tokens in the encoder."""
+
+    model_types = ("led",)
+    base: ClassVar = merged(
+        PLAIN, {"embedding": {"norm": True}, "encoder": {"layer": {"attention": {"type": "longformer"}}}}
+    )
+    heads: ClassVar = heads_of("LED", ["ForQuestionAnswering"], bias="frozen")
+    settings = amended(
+        Bart.settings,
+        Setting("max_encoder_position_embeddings", "encoder.max_length", 16384),
+        Setting("max_decoder_position_embeddings", "decoder.max_length", 1024),
+        Setting("attention_dropout", ("layer.attention.dropout", "encoder.layer.attention.dropout"), 0.0),
+        without=("max_position_embeddings", "scale_embedding"),
+    )
+    rules: ClassVar[tuple[Rule, ...]] = (*ENCODER, *ONE_TABLE, *ENDS, *LAYERS)
+    prefix = "led."
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        model["encoder"]["layer"]["mask"] = windows_of(config, model["encoder"]["num_layers"])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        encoder = model["encoder"]
+        masks = [layer["mask"] or value_of(encoder, "mask") for layer in layers_of(encoder)]
+        config["attention_window"] = window_sizes(masks)

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
 from tfkit.interop.huggingface.family import Family, merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
+
+
 TYPES = "embeddings.token_type_embeddings.weight"
+
+
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
+
+
 MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
+
+
 CLASSIFIER: Tree = {"type": "classifier", "activation": "tanh"}
+
+
 POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activation": "tanh"}}}
+
+
 NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
 
 
@@ -73,8 +87,14 @@ MASKED_LM_RULES = (
     Rule("cls.predictions.bias", "head.output.bias"),
     *renamed({"pooler.dense": "heads.next_sentence.dense", "cls.seq_relationship": "heads.next_sentence.output"}),
 )
+
+
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
+
+
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
+
+
 # output layers per token, which have the same names in all families, without a prefix
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 
@@ -196,3 +216,162 @@ class Ernie(Bert):
     heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     fixed = (*Bert.fixed, Fixed("use_task_id", (False,)))
     prefix = "ernie."
+
+
+@register("family", "megatron_bert")
+class MegatronBert(Bert):
+    """Megatron-BERT: pre-norm BERT without an embedding norm (Shoeybi et al. 2019)."""
+
+    model_types = ("megatron-bert",)
+    base: ClassVar = merged(Bert.base, PRE_NORM)
+    heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
+
+
+@register("family", "bert_generation")
+class BertGeneration(BertLike):
+    """BERT-Generation: causal BERT without token types or a dense layer in the head (Rothe et al. 2019)."""
+
+    model_types = ("bert-generation",)
+    heads: ClassVar = {
+        "BertGenerationDecoder": {"type": "decoder", "head": {"type": "language_model", "tied": True, "bias": True}},
+        "BertGenerationEncoder": {"head": "none"},
+    }
+    settings = amended(MegatronBert.settings, without=("type_vocab_size",))
+    fixed = tuple(row for row in BertLike.fixed if row.config_key != "is_decoder")
+    rules = tuple(
+        replace(rule, own=str(rule.own).replace("encoder.", "{side}.", 1)) for rule in (*table_rules(), *layer_rules())
+    )
+    head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
+    prefix, unprefixed = "bert.", ("lm_head.",)
+    tied: ClassVar = {
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        if config.get("is_decoder", False):
+            model["type"] = "decoder"
+        elif model["head"] is not None:
+            raise DataError("config.json: is_decoder: a bidirectional BertGenerationDecoder is not supported")
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["is_decoder"] = model["type"] == "decoder"
+
+
+FNET_NAMES = {
+    f"{CHECKPOINT}.fourier.output.LayerNorm": f"{LAYER}.mixer_norm",
+    f"{CHECKPOINT}.intermediate.dense": f"{LAYER}.feedforward.up",
+    f"{CHECKPOINT}.output.dense": f"{LAYER}.feedforward.down",
+    f"{CHECKPOINT}.output.LayerNorm": f"{LAYER}.feedforward_norm",
+    "embeddings.projection": "encoder.embedding.projection",
+}
+
+
+@register("family", "fnet")
+class FNet(BertLike):
+    """FNet: BERT with a Fourier transform in place of attention; padding is not supported."""
+
+    model_types = ("fnet",)
+    base: ClassVar[ModelSection] = {
+        **BertLike.base,
+        "layer": {
+            "residual": "post_norm",
+            "norm": {"type": "layer_norm"},
+            "mixer": "fourier",
+            "feedforward": {"type": "mlp"},
+        },
+    }
+    heads: ClassVar = {**heads_of("FNet"), "FNetForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    settings = amended(
+        BertLike.settings,
+        without=("num_attention_heads", "attention_probs_dropout_prob"),
+        hidden_act="gelu_new",
+        type_vocab_size=4,
+    )
+    fixed = (Fixed("tie_word_embeddings", (True,)), Fixed("use_tpu_fourier_optimizations", (False,)))
+    rules = (*table_rules(), *renamed(FNET_NAMES))
+    head_rules: ClassVar = Bert.head_rules
+    prefix, unprefixed, tied, dropped = "fnet.", Bert.unprefixed, Bert.tied, Bert.dropped
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        model["embedding"]["d_embedding"] = model["d_model"]  # FNet projects even at equal width
+
+
+XLM_LAYER = "encoder.layers.{layer}"
+
+
+XLM_NAMES = {
+    "attentions.{layer}.q_lin": f"{XLM_LAYER}.attention.query",
+    "attentions.{layer}.k_lin": f"{XLM_LAYER}.attention.key",
+    "attentions.{layer}.v_lin": f"{XLM_LAYER}.attention.value",
+    "attentions.{layer}.out_lin": f"{XLM_LAYER}.attention.output",
+    "layer_norm1.{layer}": f"{XLM_LAYER}.attention_norm",
+    "ffns.{layer}.lin1": f"{XLM_LAYER}.feedforward.up",
+    "ffns.{layer}.lin2": f"{XLM_LAYER}.feedforward.down",
+    "layer_norm2.{layer}": f"{XLM_LAYER}.feedforward_norm",
+    "layer_norm_emb": "encoder.embedding.norm",
+}
+
+
+@register("family", "xlm")
+class XLM(BertLike):
+    """XLM, monolingual: BERT without token types; a tied head with a bias."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("xlm",)
+    reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # the implementation computes text lengths from it
+    heads: ClassVar[Mapping[str, ModelSection]] = {
+        "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
+        "XLMModel": {"head": "none"},
+    }
+    settings = (
+        Setting("vocab_size", "vocab_size", also=("n_words",)),
+        Setting("max_position_embeddings", "max_length", 512),
+        Setting("emb_dim", "d_model"),
+        Setting("n_layers", "num_layers"),
+        Setting("n_heads", "layer.attention.num_heads"),
+        Setting("gelu_activation", "layer.feedforward.activation", True, {True: "gelu", False: "relu"}),
+        Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
+        Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-12),
+        Setting("init_std", "init.std", 0.02),
+    )
+    # multilingual models require a language id per call; sinusoidal settings only initialize the table
+    fixed: ClassVar[tuple[Fixed, ...]] = tuple(
+        Fixed(key, (value,))
+        for key, value in (
+            ("n_langs", 1),
+            ("causal", False),
+            ("asm", False),
+            ("is_encoder", True),
+            ("tie_word_embeddings", True),
+        )
+    )
+    rules = (
+        Rule("embeddings.weight", "encoder.embedding.tokens.weight"),
+        Rule("position_embeddings.weight", "encoder.position.0.table.weight"),
+        *renamed(XLM_NAMES),
+    )
+    head_rules: ClassVar = {"language_model": (Rule("pred_layer.proj.bias", "head.output.bias"),)}
+    prefix, unprefixed = "transformer.", ("pred_layer.",)
+    tied: ClassVar = {"pred_layer.proj.weight": "embeddings.weight"}
+    ignored = ("position_ids",)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        override(model, {"layer.feedforward.d_ff": 4 * model["d_model"]})
+
+
+@register("family", "flaubert")
+class Flaubert(XLM):
+    """FlauBERT: French XLM; the pre-norm layers of the large version are not supported."""
+
+    model_types = ("flaubert",)
+    heads: ClassVar = {name.replace("XLM", "Flaubert"): over for name, over in XLM.heads.items()}
+    fixed = (*XLM.fixed, Fixed("pre_norm", (False,)))

@@ -6,13 +6,12 @@ import math
 from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.decoders import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.families.gpt_neo import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Rope, Setting, look
 from tfkit.interop.huggingface.tensors import Rule
 
 CHECKPOINT = "h.{layer}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import BertLike, renamed
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look

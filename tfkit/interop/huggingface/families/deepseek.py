@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
+from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     CHECKPOINT,
@@ -14,24 +17,29 @@ from tfkit.interop.huggingface.families.llama import (
     LAYER,
     NORMS,
     Llama,
+    LocalTurns,
     heads_of,
+    norm_rules,
 )
-from tfkit.interop.huggingface.families.sparse import (
+from tfkit.interop.huggingface.families.mixtral import (
     BASE,
+    FEEDFORWARD,
     SHELL,
     SIGMOID,
     FirstDense,
+    Sparse,
     expert_rules,
     expert_settings,
     selection_rules,
     shared_rules,
 )
-from tfkit.interop.huggingface.family import merged, value_of
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Setting, Switch, amended
+from tfkit.interop.huggingface.family import merged, override, value_of
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, Switch, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # config.json files do not contain eps
+
+
 RANKS = (
     Setting("q_lora_rank", "layer.attention.query_rank", None),
     Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
@@ -39,8 +47,12 @@ RANKS = (
     Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
     Setting("v_head_dim", "layer.attention.value_head_dim", 128),
 )
+
+
 # keys of Llama's settings for the heads, which latent attention replaces
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
+
+
 LATENT_RULES = tuple(
     Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
     for checkpoint, own in (
@@ -54,14 +66,24 @@ LATENT_RULES = tuple(
         ("o_proj", "output"),
     )
 )
+
+
 GROUPS = (
     Setting("n_group", "layer.feedforward.router.num_groups", None),
     Setting("topk_group", "layer.feedforward.router.active_groups", None),
     Setting("routed_scaling_factor", "layer.feedforward.router.scale", 1.0),
 )
+
+
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
+
+
 ROUTED = expert_settings("n_routed_experts")
+
+
 EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # experts in every layer after the dense ones
+
+
 MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
 
 
@@ -220,3 +242,137 @@ class Youtu(LatentShell):
     settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
     rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)
     ties = either = True
+
+
+DIGITS = 12  # number of decimals to which the square of a square root is rounded, to undo rounding errors
+
+
+@register("family", "minicpm3")
+class MiniCPM3(LatentShell):
+    """MiniCPM3: latent attention; factors on embeddings, sublayer outputs and logits."""
+
+    model_types = ("minicpm3",)
+    base = merged(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
+    heads = heads_of("MiniCPM3")
+    settings = (
+        *amended(Llama.settings, Setting("scale_emb", "embedding.scale", 12), without=BY_HEAD),
+        *amended(RANKS, v_head_dim=None),
+    )
+    rules = (*ENDS, *NORMS, *LATENT_RULES, *GATED)
+    rope, ties = Rope(scores=True), True
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        layers, width = model["num_layers"], model["d_model"]
+        if config.get("v_head_dim") is None:
+            override(model, {"layer.attention.value_head_dim": width // model["layer"]["attention"]["num_heads"]})
+        depth = config.get("scale_depth", 1.4)
+        override(model, {"layer.residual.branch_scale": 1.0 if depth is None else depth / math.sqrt(layers)})
+        super().to_recipe(model, config)
+        if model["head"] is not None:
+            override(model, {"head.scale": (config.get("dim_model_base", 256) or width) / width})
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        scale = float(value_of(model, "layer.residual.branch_scale"))
+        config["scale_depth"] = round(scale * math.sqrt(config["num_hidden_layers"]), DIGITS)
+        base = ((model["head"] or {}).get("scale") or 1.0) * config["hidden_size"]
+        config["dim_model_base"] = round(base)
+
+
+HEAD_NORMS = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
+
+
+@register("family", "dots1")
+class Dots1(Grouped):
+    """dots.llm1: per-head norms of queries and keys; the upper layers may have a window."""
+
+    model_types = ("dots1",)
+    base = HEAD_NORMS
+    heads = heads_of("Dots1")
+    settings = (*SHELL, *ROUTED, *GROUPS, NORMALIZED)
+    rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
+    listed, window = True, 4096
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        if config.get("layer_types") or config.get("sliding_window", cls.window) is None:
+            return super().types(config, count)
+        below = config.get("max_window_layers", 62)
+        return [SLIDING if layer >= below else FULL for layer in range(count)]
+
+
+@register("family", "exaone_moe")
+class ExaoneMoe(LocalTurns, Grouped):
+    """K-EXAONE: three windowed rotary layers for each full layer without positions."""
+
+    model_types = ("exaone_moe",)
+    base = HEAD_NORMS
+    heads = heads_of("ExaoneMoe")
+    settings = (*amended(SHELL, without=("attention_bias",)), *expert_settings(), *GROUPS, NORMALIZED)
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules()),
+        *selection_rules("mlp", "mlp.gate"),
+    )
+    derived = ("sliding_window_pattern", "first_k_dense_replace")
+    dense_layers, listed_dense, shared_key = 1, True, "num_shared_experts"
+    ahead = True
+
+    @classmethod
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
+        return every(config, 4)
+
+
+@register("family", "afmoe")
+class Afmoe(LocalTurns, Sparse):
+    """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
+
+    model_types = ("afmoe",)
+    base = merged(
+        HEAD_NORMS,
+        {
+            "layer": {
+                "residual": {"type": "sandwich"},
+                "attention": {"gate": {"over": "channel"}},
+                "feedforward": {"router": {"normalized": True}},
+            }
+        },
+    )
+    heads = heads_of("Afmoe")
+    settings = (*SHELL, *expert_settings(), Setting("route_scale", "layer.feedforward.router.scale", 1.0))
+    rules = (
+        *(*ENDS, *ATTENTION, *GATED, *expert_rules(router="router.gate"), *shared_rules()),
+        *norm_rules(
+            attention_norm="input_layernorm",
+            attention_output_norm="post_attention_layernorm",
+            feedforward_norm="pre_mlp_layernorm",
+            feedforward_output_norm="post_mlp_layernorm",
+        ),
+        Rule(f"{CHECKPOINT}.self_attn.gate_proj.{{kind}}", f"{LAYER}.attention.gate.projection.{{kind}}"),
+        Rule(f"{CHECKPOINT}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
+    )
+    window, shared_key = 1024, "num_shared_experts"
+
+    @classmethod
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
+        return (SLIDING,) * (int(config.get("global_attn_every_n_layers", 4)) - 1) + (FULL,)
+
+    @classmethod
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
+        return layer < int(config.get("num_dense_layers", 1))
+
+    @classmethod
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+        config["num_dense_layers"] = list(dense).index(False) if False in dense else len(dense)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        if config.get("mup_enabled"):
+            override(model, {"embedding.scale": "sqrt_d_model"})
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["mup_enabled"] = value_of(model, "embedding.scale") == "sqrt_d_model"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.llama import (
     CHECKPOINT,
     ENDS,
@@ -17,9 +17,7 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
 )
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Rope, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.by_type import ByType
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    CHECKPOINT,
     ENDS,
     GATED,
+    LAYER,
+    NORMS,
+    ByType,
     Llama,
+    attention_rules,
     head_width,
     heads_of,
     norm_rules,
 )
-from tfkit.interop.huggingface.family import merged
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.rotary import Rope, first
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Power, Setting, amended
+from tfkit.interop.huggingface.family import Family, merged, override, value_of
+from tfkit.interop.huggingface.settings import (
+    ACTIVATIONS,
+    FULL,
+    SLIDING,
+    ConfigJson,
+    Factor,
+    Fixed,
+    Power,
+    Rope,
+    Setting,
+    amended,
+    first,
+)
+from tfkit.interop.huggingface.tensors import Rule
 
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
+
+
 FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files write gelu but mean gelu_tanh
 
 
@@ -123,3 +144,227 @@ def every(config: ConfigJson, default: int) -> tuple[str, ...]:
     """Return one period of layer types: `sliding_window_pattern` layers, all windowed except the last."""
     count = int(first(config.get("sliding_window_pattern"), default))
     return (*[SLIDING] * (count - 1), FULL)
+
+
+OWN, T5GEMMA_CHECKPOINT = "{side}.layers.{layer}", "{side}.layers.{layer}"
+
+
+PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+
+
+SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross_attention", "feedforward": "feedforward"}
+
+
+DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "final_dropout")
+
+
+@register("family", "t5gemma")
+class T5Gemma(Family):
+    """T5Gemma: Gemma 2's layers on both sides, with cross-attention in the decoder."""
+
+    model_types = ("t5gemma",)
+    base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
+    heads: ClassVar[Mapping[str, ModelSection]] = {
+        "T5GemmaForConditionalGeneration": {"head": {"type": "language_model"}}
+    }
+    rules = (
+        Rule("{side}.embed_tokens.weight", "{side}.embedding.tokens.weight"),
+        *(
+            Rule(f"{T5GEMMA_CHECKPOINT}.{checkpoint}.{name}.{{kind}}", f"{OWN}.{own}.{projection}.{{kind}}")
+            for checkpoint, own in list(SUBLAYERS.items())[:2]
+            for name, projection in PROJECTIONS.items()
+        ),
+        *(
+            Rule(f"{T5GEMMA_CHECKPOINT}.mlp.{name}_proj.{{kind}}", f"{OWN}.feedforward.{name}.{{kind}}")
+            for name in ("gate", "up", "down")
+        ),
+        *(
+            Rule(f"{T5GEMMA_CHECKPOINT}.{when}_{checkpoint}_layernorm.weight", f"{OWN}.{own}_{norm}.weight")
+            for checkpoint, own in SUBLAYERS.items()
+            for when, norm in (("pre", "norm"), ("post", "output_norm"))
+        ),
+        Rule("{side}.norm.weight", "{side}.final_norm.weight"),
+        Rule("lm_head.out_proj.weight", "head.output.weight"),
+    )
+    prefix, unprefixed = "model.", ("lm_head.",)
+    tied = {"lm_head.out_proj.weight": "decoder.embed_tokens.weight"}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        for side in ("encoder", "decoder"):
+            if not isinstance(config.get(side), Mapping):
+                raise DataError(f"config.json: {side} is required")
+            ties = config.get("tie_word_embeddings", True)
+            more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
+            stack = Gemma2.recipe(ChainMap(more, config[side]))  # not a copy, so that key accesses are recorded
+            head, model["init"] = stack.pop("head"), stack.pop("init")
+            del stack["type"]
+            override(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
+            for key in DROPOUTS:
+                override(stack, {key: config.get("dropout_rate", 0.0)})
+            model[side] = stack
+        model["head"] = head
+        _scale_windows(model["encoder"], 2)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        for side in ("encoder", "decoder"):
+            stack = {**model[side], "type": "decoder", "head": model["head"], "init": model["init"]}
+            if side == "encoder":
+                _scale_windows(stack, 0.5)
+            config[side] = {**Gemma2.config(stack, "Gemma2ForCausalLM"), "model_type": "t5_gemma_module"}
+            del config[side]["architectures"]
+        config["vocab_size"] = config["decoder"]["vocab_size"]
+        config["tie_word_embeddings"] = config["decoder"]["tie_word_embeddings"]
+        config["attention_dropout"] = config["decoder"]["attention_dropout"]
+        config["dropout_rate"] = model["decoder"]["final_dropout"]
+
+
+def _scale_windows(stack: Tree, factor: float) -> None:
+    """Scale the window sizes: config.json counts one side of an encoder's window, tfkit counts both."""
+    if "layers" in stack:
+        stack["layers"] = {name: _scaled(kind, factor) for name, kind in stack["layers"].items()}
+    stack["layer"] = _scaled(stack["layer"], factor)
+
+
+def _scaled(layer: Tree, factor: float) -> Tree:
+    mask = layer.get("mask")
+    return layer if not mask else {**layer, "mask": {**mask, "size": int(mask["size"] * factor)}}
+
+
+@register("family", "cohere")
+class Cohere(Llama):
+    """Command R: parallel attention and feed-forward after one bias-free norm, interleaved rotation, scaled logits."""
+
+    model_types = ("cohere",)
+    base = merged(
+        Llama.base,
+        {
+            "embedding": {"type": "tokens"},
+            "layer": {"residual": {"type": "parallel"}, "norm": {"type": "layer_norm", "bias": False}},
+        },
+    )
+    heads = heads_of("Cohere")
+    settings = amended(
+        Llama.settings,
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        without=("head_dim", "mlp_bias", "rms_norm_eps"),
+        max_position_embeddings=8192,
+    )
+    head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
+    rules = (
+        *ENDS,
+        Rule(f"{CHECKPOINT}.input_layernorm.weight", f"{LAYER}.norm.weight"),
+        *attention_rules(norms=()),
+        *(
+            Rule(
+                f"{CHECKPOINT}.self_attn.{checkpoint}.weight",
+                f"{LAYER}.attention.{own}.weight",
+                "number dim -> (number dim)",
+            )
+            for checkpoint, own in (("q_norm", "query_norm"), ("k_norm", "key_norm"))
+        ),
+        *GATED,
+    )
+    rope, ties = Rope(theta=500000.0, layout="interleaved"), True
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        if config.get("use_qk_norm", False):
+            each_head(model)
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["use_qk_norm"] = value_of(model, "layer.attention.qk_norm") is not None
+
+
+@register("family", "cohere2")
+class Cohere2(Cohere):
+    """Command R7B: three windowed rotary layers for each full layer without positions."""
+
+    model_types = ("cohere2",)
+    heads = heads_of("Cohere2")
+    rope = Rope(layout="interleaved")
+    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+
+    @classmethod
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
+        return every(config, 4)
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Any:
+        return super().position(config, name) if name == SLIDING else None
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        del config["use_qk_norm"]
+
+
+def each_head(model: Tree) -> None:
+    """Add query and key norms with separate weights per head, expressed as group norms over all heads."""
+    width = model["d_model"] // model["layer"]["attention"]["num_heads"]
+    norm = {"type": model["layer"]["norm"]["type"], "bias": False, "group_size": width}
+    override(model, {"layer.attention": {"qk_norm": norm, "qk_norm_at": "width"}})
+
+
+JOINED = ("", "(number dim) -> number dim")  # norm weights of all heads in one tensor
+
+
+PARALLEL = Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
+
+
+BIASES = {True: ["query", "key", "value"], False: False}
+
+
+@register("family", "stablelm")
+class StableLM(Llama):
+    """StableLM 2: layer norms, rotation of a quarter of each head, optional norms for each head."""
+
+    model_types = ("stablelm",)
+    varying = ("layer.residual",)
+    base = merged(Llama.base, {"layer.norm.type": "layer_norm"})
+    heads = heads_of("StableLm")
+    settings = amended(
+        Llama.settings,
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        Setting("use_qkv_bias", "layer.attention.bias", False, BIASES),
+        without=("head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+        max_position_embeddings=4096,
+        num_key_value_heads=32,
+    )
+    rules = (
+        *ENDS,
+        *NORMS,
+        *attention_rules(norms=()),
+        *(
+            Rule(
+                f"{CHECKPOINT}.self_attn.{checkpoint}.norms.{{head}}.weight", f"{LAYER}.attention.{own}.weight", *JOINED
+            )
+            for checkpoint, own in (("q_layernorm", "query_norm"), ("k_layernorm", "key_norm"))
+        ),
+        *GATED,
+    )
+    rope = Rope(fraction=0.25, partial=True)
+
+    @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        parallel = blueprint.last.layers[0].residual.part.part_name == "parallel"
+        return (*((PARALLEL,) * parallel), *super().rules_of(blueprint))
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        if config.get("qk_layernorm", False):
+            each_head(model)
+        if config.get("use_parallel_residual", False):
+            override(model, {"layer.residual.type": "parallel"})
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["qk_layernorm"] = value_of(model, "layer.attention.qk_norm") is not None
+        config["use_parallel_residual"] = value_of(model, "layer.residual.type") == "parallel"

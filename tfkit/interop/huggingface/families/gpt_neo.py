@@ -2,27 +2,126 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import ClassVar
 
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.families.decoders import (
-    GROUPED,
-    INNER,
-    QKV,
-    SIZES,
-    TRANSPOSED,
-    ClassicDecoder,
-    heads_of,
-    named,
+from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
+from tfkit.interop.huggingface.family import Family, merged, override
+from tfkit.interop.huggingface.settings import (
+    ACTIVATIONS,
+    FULL,
+    SLIDING,
+    ConfigJson,
+    Fixed,
+    Setting,
+    amended,
+    layers_of,
+    look,
+    set_kinds,
 )
-from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING, layers_of, set_kinds
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
+LAYER = "decoder.layers.{layer}"
+
+
+QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
+
+
+# query, key and value heads interleaved by key-value group
+GROUPED = "(group slot dim) width -> slot group dim width"
+
+
+TRANSPOSED = "width out -> out width"
+
+
+CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
+
+
+INNER = "layer.feedforward.d_ff"
+
+
+# names and defaults of GPT-2
+SIZES = (
+    Setting("vocab_size", "vocab_size"),
+    Setting("n_positions", "max_length", 1024),
+    Setting("n_embd", "d_model"),
+    Setting("n_layer", "num_layers"),
+    Setting("n_head", "layer.attention.num_heads"),
+    Setting("resid_pdrop", "layer.dropout", 0.1),
+    Setting("embd_pdrop", "embedding.dropout", 0.1),
+    Setting("attn_pdrop", "layer.attention.dropout", 0.1),
+    Setting("layer_norm_epsilon", "layer.norm.eps", 1e-5),
+    Setting("initializer_range", "init.std", 0.02),
+)
+
+
+def named(checkpoint: str, layout: str = "", **names: str) -> tuple[Rule, ...]:
+    """Return rules for names in a layer: tfkit name (__ for a dot) = checkpoint name below `checkpoint`."""
+    return tuple(
+        Rule(f"{checkpoint}.{name}.{{kind}}", f"{LAYER}.{own.replace('__', '.')}.{{kind}}", layout)
+        for own, name in names.items()
+    )
+
+
+def heads_of(
+    name: str, head: str = "ForCausalLM", classifies: bool = True, **options: object
+) -> dict[str, ModelSection]:
+    """Return the model classes of a decoder: generation, headless, and text classification if `classifies`."""
+    writes: dict[str, Mapping[str, object]] = {f"{name}{head}": {"head": {"type": "language_model", **options}}}
+    both = {**writes, f"{name}Model": {"head": "none"}}
+    return both | ({f"{name}ForSequenceClassification": {"head": CLASSIFIER}} if classifies else {})
+
+
+class ClassicDecoder(Family):
+    """Base of GPT-style decoders that are neither GPT-2 nor Llama."""
+
+    base: ClassVar = {
+        "type": "decoder",
+        "embedding": {"type": "tokens"},
+        "position": {"type": "learned"},
+        "layer": {
+            "residual": {"type": "pre_norm"},
+            "norm": {"type": "layer_norm"},
+            "attention": {"type": "multi_head"},
+            "feedforward": {"type": "mlp"},
+        },
+        "init": {"type": "normal"},
+    }
+    ties: ClassVar[bool] = True  # default of tie_word_embeddings
+    score: ClassVar[str] = "score.weight"  # checkpoint name of a classifier's output, without a prefix
+
+    @classmethod
+    def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
+        rules = super().rules_of(blueprint)
+        classifies = blueprint.head is not None and blueprint.head.part.part_name in OF_TEXTS
+        return (Rule(cls.score, "head.output.weight"), *rules) if classifies else rules
+
+    @classmethod
+    def prefix_of(cls, name: str, blueprint: Blueprint) -> str:
+        return "" if name == cls.score else super().prefix_of(name, blueprint)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        if look(model, INNER) is None:
+            override(model, {INNER: 4 * model["d_model"]})
+        if look(model, "head.type") == "language_model":
+            override(model, {"head.tied": bool(config.get("tie_word_embeddings", cls.ties))})
+        read_classes(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        config["tie_word_embeddings"] = bool((model["head"] or {}).get("tied", cls.ties))
+        write_classes(config, model)
+
+
 CHECKPOINT = "h.{layer}"
+
+
 # in GPT's files, "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
@@ -216,3 +315,76 @@ def _check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
         raise DataError("config.json cannot express a feed-forward width other than 4 * d_model")
+
+
+@register("family", "gptj")
+class GPTJ(ClassicDecoder):
+    """GPT-J: parallel attention and feed-forward, partial rotary positions, an output bias."""
+
+    model_types = ("gptj",)
+    base: ClassVar = merged(
+        ClassicDecoder.base,
+        {
+            "position": {"type": "rotary", "layout": "interleaved"},
+            "layer": {"residual": {"type": "parallel"}, "attention": {"bias": False}},
+        },
+    )
+    heads: ClassVar = heads_of("GPTJ", bias=True)
+    settings = amended(
+        SIZES,
+        Setting("n_inner", INNER, None),
+        Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
+        n_positions=2048,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    rules = (
+        Rule("wte.weight", "decoder.embedding.tokens.weight"),
+        *named(f"{CHECKPOINT}.attn", attention__query="q_proj", attention__key="k_proj", attention__value="v_proj"),
+        *named(CHECKPOINT, norm="ln_1", feedforward__up="mlp.fc_in", feedforward__down="mlp.fc_out"),
+        *named(CHECKPOINT, attention__output="attn.out_proj"),
+        Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
+        Rule("lm_head.{kind}", "head.output.{kind}"),
+    )
+    prefix, unprefixed = "transformer.", ("lm_head.",)
+    tied: ClassVar = {"lm_head.weight": "wte.weight"}
+    ignored: ClassVar = tuple(f"{CHECKPOINT}.attn.{name}" for name in ("bias", "masked_bias", "embed_positions"))
+    ties = False
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        turned, dim = look(config, "rotary_dim", 64), model["d_model"] // look(model, "layer.attention.num_heads")
+        if turned is None:
+            raise DataError("config.json: rotary_dim is required")
+        fraction = turned / dim
+        fraction = fraction if int(dim * fraction) == turned else math.nextafter(fraction, 1)
+        override(model, {"position.fraction": fraction})
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["rotary_dim"] = int(config["n_embd"] // config["n_head"] * model["position"]["fraction"])
+
+
+@register("family", "codegen")
+class CodeGen(GPTJ):
+    """CodeGen: GPT-J with queries, values and keys in one matrix, partitioned for four devices."""
+
+    model_types = ("codegen",)
+    heads: ClassVar = heads_of("CodeGen", classifies=False, bias=True)
+    rules = (
+        *(
+            rule
+            for rule in GPTJ.rules
+            if "_proj" not in rule.checkpoint_names[0] or "out_proj" in rule.checkpoint_names[0]
+        ),
+        Rule(
+            f"{CHECKPOINT}.attn.qkv_proj.weight",
+            tuple(f"{LAYER}.attention.{name}.weight" for name in ("query", "value", "key")),
+            "(shard slot part) width -> (slot shard part) width",
+        ),
+    )
+    sizes: ClassVar = {"shard": 4, "slot": 3}
+    ignored = (*GPTJ.ignored, "h.{layer}.attn.causal_mask")

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.output import some
 from tfkit.core.registry import REGISTRY, register
-from tfkit.core.trees import ModelSection, Tree
-from tfkit.interop.huggingface.family import Family, override, value_of
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING, layers_of, set_kinds
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, look
+from tfkit.interop.huggingface.family import Family, merged, override, value_of
+from tfkit.interop.huggingface.settings import (
+    ACTIVATIONS,
+    FULL,
+    SLIDING,
+    ConfigJson,
+    Rope,
+    Setting,
+    amended,
+    first,
+    layers_of,
+    look,
+    set_kinds,
+)
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "decoder.layers.{layer}", "layers.{layer}"
@@ -58,9 +69,17 @@ def heads_of(name: str) -> dict[str, ModelSection]:
 
 
 ATTENTION = attention_rules()
+
+
 GATED = feedforward_rules(gate="gate_proj", up="up_proj", down="down_proj")
+
+
 PLAIN = feedforward_rules(up="up_proj", down="down_proj")
+
+
 NORMS = norm_rules(attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
+
+
 ENDS = end_rules()
 
 
@@ -226,3 +245,163 @@ def _leave_out_defaults(model: Tree) -> None:
     optional = not REGISTRY.get("attention", attention["type"]).Config.model_fields["head_dim"].is_required()
     if optional and attention.get("head_dim") == model["d_model"] / attention["num_heads"]:
         del attention["head_dim"]
+
+
+class ByType(Llama):
+    """Base with rotary settings per layer type: rope_parameters has an entry for each type."""
+
+    listed = True
+    local: ClassVar[Rope] = Rope()  # rotary settings of windowed layers
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Any:
+        rope = cls.rope if name == FULL else cls.local
+        parameters = look(config, f"rope_parameters.{name}")
+        if parameters is None:
+            theta = first(config.get(cls.thetas.get(name, "rope_theta")), rope.theta)
+            parameters = {"rope_theta": theta, **((look(config, "rope_scaling") or {}) if name in cls.scaled else {})}
+        return rope.read(config, {"rope_theta": rope.theta, **parameters})
+
+    @classmethod
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        positions = {name: layer["position"] for name, layer in zip(types_of(layers), layers, strict=True)}
+        any_one = next(iter(positions.values()))
+        config["rope_parameters"] = {
+            name: rope.write(positions.get(name, any_one), config)
+            for name, rope in ((FULL, cls.rope), (SLIDING, cls.local))
+        }
+
+
+@register("family", "qwen2")
+class Qwen2(Llama):
+    """Qwen 2: Llama with query, key and value biases; the upper layers may have a window."""
+
+    model_types = ("qwen2",)
+    base = merged(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
+    heads = heads_of("Qwen2")
+    settings = amended(
+        Llama.settings,
+        without=("attention_bias", "mlp_bias", "head_dim"),
+        max_position_embeddings=32768,
+        num_key_value_heads=32,
+    )
+    listed, window = True, 4096
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        below, listed = config.get("max_window_layers", 28), config.get("layer_types")
+        if not config.get("use_sliding_window", False) or config.get("sliding_window", cls.window) is None:
+            return [FULL] * count
+        if listed:
+            return super().types(config, count)
+        return [SLIDING if index >= below else FULL for index in range(count)]
+
+    @classmethod
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
+        config["use_sliding_window"] = SLIDING in config["layer_types"]
+
+
+@register("family", "qwen3")
+class Qwen3(Qwen2):
+    """Qwen 3: query and key norms instead of biases."""
+
+    model_types = ("qwen3",)
+    base = merged(Llama.base, {"layer.attention.qk_norm": True})
+    heads = heads_of("Qwen3")
+    settings = amended(
+        Qwen2.settings,
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_bias", "layer.attention.bias", False),
+    )
+
+
+UNPLACED = "_without_position"  # suffix of layer types without positions
+
+
+@register("family", "smollm3")
+class SmolLM3(Llama):
+    """SmolLM 3: Llama without positions in every fourth layer; the others may have a window."""
+
+    model_types = ("smollm3",)
+    heads = heads_of("SmolLM3")
+    settings = amended(
+        Llama.settings,
+        without=("head_dim",),
+        max_position_embeddings=32768,
+        num_key_value_heads=4,
+    )
+    rope, ties, listed = Rope(theta=2000000.0), True, True
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        interval = config.get("no_rope_layer_interval", 4)
+        turned = config.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+        wide = not config.get("use_sliding_window", False) or config.get("sliding_window") is None
+        if wide:
+            types = [FULL] * count
+        elif config.get("layer_types"):
+            types = super().types(config, count)
+        else:
+            types = [FULL if turns else SLIDING for turns in turned]
+        return [name if turns else name + UNPLACED for name, turns in zip(types, turned, strict=False)]
+
+    @classmethod
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
+        return super().over_layer(config, name.removesuffix(UNPLACED))
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Any:
+        return None if name.endswith(UNPLACED) else super().position(config, name)
+
+    @classmethod
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
+        config["use_sliding_window"] = SLIDING in types_of(layers)
+        config["no_rope_layers"] = [int(layer["position"] is not None) for layer in layers]
+
+
+@register("family", "eurobert")
+class EuroBert(Llama):
+    """EuroBERT: a bidirectional Llama with a masked language model head."""
+
+    model_types = ("eurobert",)
+    base = merged(Llama.base, {"type": "encoder"})
+    heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
+    settings = amended(
+        Llama.settings,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+    )
+    rules = tuple(replace(rule, own=str(rule.own).replace("decoder.", "encoder.")) for rule in Llama.rules)
+    head_settings = (Setting("mlp_bias", "head.bias", False),)
+
+
+VECTORS = {"q1": "query_1", "k1": "key_1", "q2": "query_2", "k2": "key_2"}
+
+
+@register("family", "diffllama")
+class DiffLlama(Llama):
+    """DiffLlama: Llama with the difference of two attention maps."""
+
+    model_types = ("diffllama",)
+    base = merged(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})
+    heads = heads_of("DiffLlama")
+    settings = amended(
+        Llama.settings,
+        Setting("rms_norm_eps", ("layer.norm.eps", "layer.attention.eps"), 1e-5),
+        Setting("lambda_std_dev", "layer.attention.lambda_std", 0.1),
+        without=("mlp_bias",),
+    )
+    rules = (
+        *Llama.rules,
+        *(
+            Rule(f"{CHECKPOINT}.self_attn.lambda_{checkpoint}", f"{LAYER}.attention.{own}")
+            for checkpoint, own in VECTORS.items()
+        ),
+    )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["attention_dropout"] = 0.0  # the implementation rejects other values

@@ -3,29 +3,287 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import Tree
-from tfkit.interop.huggingface.families.llama import ATTENTION, CHECKPOINT, ENDS, NORMS, heads_of
-from tfkit.interop.huggingface.families.sparse import (
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    CHECKPOINT,
+    ENDS,
+    GATED,
+    LAYER,
+    NORMS,
+    attention_rules,
+    heads_of,
+)
+from tfkit.interop.huggingface.families.mistral import MULTIPLIERS, Granite, write_scale
+from tfkit.interop.huggingface.families.mixtral import (
     APART,
     BASE,
     FEEDFORWARD,
     SHELL,
     STACKS,
+    TOGETHER,
     Sparse,
+    expert_rules,
     expert_settings,
+    shared_rules,
 )
-from tfkit.interop.huggingface.family import merged
-from tfkit.interop.huggingface.layer_types import FULL, SLIDING
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Fixed, look
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.family import merged, override, value_of
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended, look
+from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
+
+BLOCK = f"{CHECKPOINT}.block_sparse_moe"
+
+
+BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+
+
+SHARED = f"{FEEDFORWARD}.shared_expert"
+
+
+@register("family", "granitemoe")
+class GraniteMoe(Sparse):
+    """Granite with experts: Granite's factors, a softmax over the selected experts."""
+
+    model_types = ("granitemoe",)
+    base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
+    heads = heads_of("GraniteMoe")
+    settings = (
+        *amended(SHELL, *MULTIPLIERS, without=("head_dim",)),
+        *expert_settings("num_local_experts", d_ff="intermediate_size"),
+    )
+    head_settings = Granite.head_settings
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION),
+        Rule(f"{BLOCK}.router.layer.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        Rule(f"{BLOCK}.input_linear.weight", BOTH, TOGETHER, APART, axes={"slot": 2}),
+        Rule(f"{BLOCK}.output_linear.weight", f"{STACKS}.down.weight"),
+        *read_only(
+            Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+            Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
+            Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
+        ),
+    )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        write_scale(config, model)
+
+
+@register("family", "granitemoeshared")
+class GraniteMoeShared(GraniteMoe):
+    """Granite with routed experts and a shared expert."""
+
+    model_types = ("granitemoeshared",)
+    heads = heads_of("GraniteMoeShared")
+    rules = (
+        *GraniteMoe.rules,
+        Rule(f"{CHECKPOINT}.shared_mlp.input_linear.weight", (f"{SHARED}.gate.weight", f"{SHARED}.up.weight")),
+        Rule(f"{CHECKPOINT}.shared_mlp.output_linear.weight", f"{SHARED}.down.weight"),
+    )
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        if config.get("shared_intermediate_size"):
+            override(model, {"layer.feedforward.shared_expert.d_ff": config["shared_intermediate_size"]})
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["shared_intermediate_size"] = look(value_of(model, "layer.feedforward.shared_expert") or {}, "d_ff", 0)
+
+
+GATE_UP = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+
+
+SLOTS, TWO = "slot expert inner width", {"slot": 2}
+
+
+UNSTACKED = "1 expert -> expert"
+
+
+@register("family", "hunyuan_v1_moe")
+class HunyuanMoe(Sparse):
+    """Hunyuan-Large: norms of rotated queries and keys, a shared expert."""
+
+    model_types = ("hunyuan_v1_moe",)
+    base = merged(
+        BASE,
+        {
+            "layer": {
+                "attention": {"qk_norm": True, "qk_norm_at": "rotated"},
+                "feedforward": {"router": {"normalized": True}, "num_shared": 1},
+            }
+        },
+    )
+    heads = heads_of("HunYuanMoEV1")
+    settings = (*SHELL, *expert_settings(active="moe_topk", d_ff="intermediate_size"))
+    rules = (
+        *(*ENDS, *NORMS, *attention_rules(norms=("query_layernorm", "key_layernorm"))),
+        *(*expert_rules(router="gate.wg"), *shared_rules("shared_mlp")),
+    )
+    rope = Rope(alpha=True)
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        experts = model["layer"]["feedforward"]
+        for key in ("num_experts", "num_active"):
+            experts[key] = _agreed(experts[key], key)
+        super().to_recipe(model, config)
+
+
+def _agreed(value: object, key: str) -> object:
+    """Return a number that config.json may list once per layer. Raise DataError if it differs between layers."""
+    if not isinstance(value, list):
+        return value
+    if len(set(value)) > 1:
+        raise DataError(f"config.json: {key} differs between layers ({value}), which is not supported")
+    return value[0]
+
+
+@register("family", "ernie4_5_moe")
+class Ernie45Moe(Sparse):
+    """ERNIE 4.5 with experts in some layers: softmax scores with a selection bias."""
+
+    model_types = ("ernie4_5_moe",)
+    base = merged(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
+    heads = heads_of("Ernie4_5_Moe")
+    settings = (
+        *amended(SHELL, without=("attention_bias", "attention_dropout")),
+        *expert_settings("moe_num_experts", "moe_k"),
+    )
+    fixed = (Fixed("use_bias", (False,)),)
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules()),
+        *spellings(
+            *(
+                Rule(f"{CHECKPOINT}.{name}.e_score_correction_bias", f"{FEEDFORWARD}.router.selection_bias", UNSTACKED)
+                for name in ("mlp.moe_statics", "mlp.gate.moe_statics")
+            )
+        ),
+    )
+    rope, ties = Rope(theta=500000.0, layout="interleaved"), True
+    shared_key = "moe_num_shared_experts"
+
+    @classmethod
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
+        last = config.get("moe_layer_end_index", -1)
+        last = config["num_hidden_layers"] - 1 if last is None or last == -1 else last
+        inside = config.get("moe_layer_start_index", 1) <= layer <= last
+        return not inside or (layer + 1) % int(config.get("moe_layer_interval", 1)) != 0
+
+    @classmethod
+    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
+        sparse = [layer for layer, each in enumerate(dense) if not each]
+        steps = {after - before for before, after in pairwise(sparse)}
+        config["moe_layer_interval"] = steps.pop() if len(steps) == 1 else 1
+        config["moe_layer_start_index"] = sparse[0] if sparse else len(dense)
+        config["moe_layer_end_index"] = sparse[-1] if sparse else -1
+
+
+@register("family", "aria_text")
+class AriaText(Sparse):
+    """Aria's decoder: a softmax over the selected experts, transposed expert weights."""
+
+    model_types = ("aria_text",)
+    base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
+    heads = heads_of("AriaText")
+    settings = (
+        *SHELL,
+        *amended(expert_settings("moe_num_experts", "moe_topk", "intermediate_size"), without=("hidden_act",)),
+        Setting("moe_num_shared_experts", "layer.feedforward.num_shared", 2),
+    )
+    # hidden_act would affect only the shared expert
+    fixed = (Fixed("mlp_bias", (False,)), Fixed("hidden_act", ("silu", "swish")))
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *shared_rules()),
+        Rule(f"{CHECKPOINT}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        *spellings(
+            *(
+                Rule(
+                    f"{CHECKPOINT}.mlp.experts.{name}",
+                    GATE_UP,
+                    "expert width (slot inner) -> " + SLOTS,
+                    APART,
+                    axes=TWO,
+                )
+                for name in ("fc1.weight", "gate_up_proj")
+            )
+        ),
+        *spellings(
+            *(
+                Rule(
+                    f"{CHECKPOINT}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner"
+                )
+                for name in ("fc2.weight", "down_proj")
+            )
+        ),
+    )
+
+
+@register("family", "gpt_oss")
+class GptOss(Sparse):
+    """GPT-OSS: a window in every second layer, attention sinks, a clipped SwiGLU with biases."""
+
+    model_types = ("gpt_oss",)
+    base = merged(
+        BASE,
+        {
+            "layer": {
+                "attention": {"sinks": True},
+                "feedforward": {
+                    "expert": {"bias": True, "activation": "quick_gelu", "up_offset": 1.0},
+                    "router": {"over": "chosen", "bias": True},
+                },
+            }
+        },
+    )
+    heads = heads_of("GptOss")
+    settings = (
+        *amended(SHELL, attention_bias=True),
+        Setting("num_local_experts", "layer.feedforward.num_experts", 128),
+        Setting("num_experts_per_tok", "layer.feedforward.num_active", 4, also=("experts_per_token",)),
+        Setting("intermediate_size", "layer.feedforward.expert.d_ff"),
+        Setting("swiglu_limit", "layer.feedforward.expert.limit", 7.0),
+    )
+    fixed = (Fixed("swiglu_alpha", (1.702,)), Fixed("hidden_act", ("silu",)))  # ignored by the implementation
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION),
+        Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks"),
+        Rule(f"{CHECKPOINT}.mlp.router.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}"),
+        Rule(
+            f"{CHECKPOINT}.mlp.experts.gate_up_proj",
+            (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
+            "expert width (inner slot) -> slot expert inner width",
+            APART,
+            axes={"slot": 2},
+        ),
+        Rule(
+            f"{CHECKPOINT}.mlp.experts.gate_up_proj_bias",
+            (f"{STACKS}.gate.bias", f"{STACKS}.up.bias"),
+            "expert (inner slot) -> slot expert inner",
+            "expert inner -> 1 expert inner",
+            axes={"slot": 2},
+        ),
+        Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
+        Rule(f"{CHECKPOINT}.mlp.experts.down_proj_bias", f"{STACKS}.down.bias"),
+    )
+    rope = Rope(theta=150000.0)
+    listed, period, window = True, (SLIDING, FULL), 128
+
 
 CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
-BLOCK = f"{CHECKPOINT}.feed_forward"
+
+
+LLAMA4_BLOCK = f"{CHECKPOINT}.feed_forward"
+
+
 PARTS = ("gate", "up", "down")
 
 
@@ -41,20 +299,20 @@ class Llama4(Sparse):
     fixed = (Fixed("router_jitter_noise", (0.0, 0, None)),)
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
-        *(Rule(f"{BLOCK}.{part}_proj.weight", f"{FEEDFORWARD}.{part}.weight") for part in PARTS),
+        *(Rule(f"{LLAMA4_BLOCK}.{part}_proj.weight", f"{FEEDFORWARD}.{part}.weight") for part in PARTS),
         *(
-            Rule(f"{BLOCK}.shared_expert.{part}_proj.weight", f"{FEEDFORWARD}.shared_expert.{part}.weight")
+            Rule(f"{LLAMA4_BLOCK}.shared_expert.{part}_proj.weight", f"{FEEDFORWARD}.shared_expert.{part}.weight")
             for part in PARTS
         ),
-        Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+        Rule(f"{LLAMA4_BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
         Rule(
-            f"{BLOCK}.experts.gate_up_proj",
+            f"{LLAMA4_BLOCK}.experts.gate_up_proj",
             (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
             "expert width (slot inner) -> slot expert inner width",
             APART,
             axes={"slot": 2},
         ),
-        Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
+        Rule(f"{LLAMA4_BLOCK}.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
     )
     rope = Rope(theta=500000.0, layout="interleaved")
     dense_key = "intermediate_size_mlp"

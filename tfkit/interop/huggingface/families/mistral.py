@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import Tree
-from tfkit.interop.huggingface.families.llama import Llama, heads_of
-from tfkit.interop.huggingface.layer_types import SLIDING
-from tfkit.interop.huggingface.rotary import Rope
-from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    ENDS,
+    GATED,
+    NORMS,
+    ByType,
+    Llama,
+    LocalTurns,
+    head_width,
+    heads_of,
+    norm_rules,
+)
+from tfkit.interop.huggingface.family import merged, override, value_of
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Factor, Power, Rope, Setting, amended, first
 
 SIZES = (
     Setting("max_position_embeddings", "max_length", 131072),
@@ -82,3 +93,137 @@ class Ministral3(Mistral):
         for part in grown:
             config["rope_parameters"]["llama_4_scaling_beta"] = part["beta"]
             config["rope_parameters"]["original_max_position_embeddings"] = part["length"]
+
+
+SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
+
+
+@register("family", "olmo")
+class Olmo(Llama):
+    """OLMo: norms without weights; clipped queries, keys and values."""
+
+    model_types = ("olmo",)
+    base = merged(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
+    heads = heads_of("Olmo")
+    settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
+
+
+@register("family", "olmo2")
+class Olmo2(Llama):
+    """OLMo 2: norms of the sublayer outputs only; query and key norms over all heads."""
+
+    model_types = ("olmo2",)
+    base = merged(
+        Llama.base,
+        {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
+    )
+    heads = heads_of("Olmo2")
+    settings = amended(SETTINGS, rms_norm_eps=1e-5)
+    rules = (
+        *ENDS,
+        *norm_rules(attention_norm="post_attention_layernorm", feedforward_norm="post_feedforward_layernorm"),
+        *ATTENTION,
+        *GATED,
+    )
+
+
+@register("family", "olmo3")
+class Olmo3(ByType, Olmo2):
+    """OLMo 3: three windowed layers for each full layer; only full layers have scaled rotary positions."""
+
+    model_types = ("olmo3",)
+    heads = heads_of("Olmo3")
+    period, window = (SLIDING, SLIDING, SLIDING, FULL), 4096
+    rope, local = Rope(theta=500000.0), Rope(theta=500000.0)
+
+
+@register("family", "exaone4")
+class Exaone4(LocalTurns, Olmo2):
+    """EXAONE 4: norms of sublayer outputs, queries and keys; layers without a window have no positions."""
+
+    model_types = ("exaone4",)
+    base = merged(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
+    heads = heads_of("Exaone4")
+    settings = amended(
+        Llama.settings,
+        without=("attention_bias", "mlp_bias"),
+        num_key_value_heads=32,
+        rms_norm_eps=1e-5,
+    )
+
+    @classmethod
+    def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
+        pattern = first(config.get("sliding_window_pattern"), 4)
+        if isinstance(pattern, str):
+            return tuple(SLIDING if letter == "L" else FULL for letter in pattern)
+        return (*[SLIDING] * (pattern - 1), FULL)
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        types = super().types(config, count)
+        is_pattern = isinstance(config.get("sliding_window_pattern"), str) and not config.get("layer_types")
+        return [*types[:-1], FULL] if is_pattern else types  # the last layer is never windowed
+
+
+MULTIPLIERS = (
+    Factor("embedding_multiplier", "embedding.scale", 1.0),
+    Factor("residual_multiplier", "layer.residual.branch_scale", 1.0),
+    Setting("attention_multiplier", "layer.attention.scale", 1.0),
+)
+
+
+def write_scale(config: Tree, model: ModelSection) -> None:
+    """Write the attention scale, which a recipe may omit if it is the default for the head width.
+
+    Raises DataError if the head has no logit scale, since the implementation always divides the logits by a scale.
+    """
+    if config.get("logits_scaling", 1) is None:
+        raise DataError("config.json cannot express logits without a scale")
+    if config["attention_multiplier"] is None:
+        config["attention_multiplier"] = head_width(model) ** -0.5
+
+
+@register("family", "granite")
+class Granite(Llama):
+    """Granite: Llama with factors on embeddings, scores, sublayer outputs and logits."""
+
+    model_types = ("granite",)
+    heads = heads_of("Granite")
+    settings = amended(Llama.settings, *MULTIPLIERS, without=("head_dim",))
+    head_settings: ClassVar[tuple[Setting, ...]] = (Power("logits_scaling", "head.scale", 1.0, power=-1.0),)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        write_scale(config, model)
+
+
+@register("family", "hyperclovax")
+class HyperClovaX(Granite):
+    """HyperCLOVA X: Granite with norms before and after each sublayer."""
+
+    model_types = ("hyperclovax",)
+    varying = ("layer.residual",)
+    heads = heads_of("HyperCLOVAX")
+    settings = amended(Llama.settings, *MULTIPLIERS, Setting("attention_multiplier", "layer.attention.scale", None))
+    head_settings = (Factor("logits_scaling", "head.scale", 1.0),)
+    rules = (
+        *(rule for rule in Llama.rules if rule not in NORMS),
+        *norm_rules(
+            attention_norm="input_layernorm",
+            attention_output_norm="post_norm1",
+            feedforward_norm="post_attention_layernorm",
+            feedforward_output_norm="post_norm2",
+        ),
+    )
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        layout = "sandwich" if config.get("use_post_norm", True) else "pre_norm"
+        override(model, {"layer.residual": {**model["layer"]["residual"], "type": layout}})  # keeps branch_scale
+        super().to_recipe(model, config)
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config["use_post_norm"] = value_of(model, "layer.residual.type") == "sandwich"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from tfkit.core.bounds import ModelSection, Options, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.families.bert import (
     POOLER_RULES,
     PRE_NORM,
@@ -17,8 +17,8 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
-from tfkit.interop.huggingface.family import merged
-from tfkit.interop.huggingface.settings import ConfigJson, amended
+from tfkit.interop.huggingface.family import merged, override
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Rope, amended, layers_of, look
 from tfkit.interop.huggingface.tensors import Rule
 
 FINAL_NORM = "encoder.final_norm"
@@ -140,3 +140,166 @@ class XLMRobertaXL(Roberta):
         *layer_rules("attention.self_attn_layer_norm", "LayerNorm"),
         *renamed({"encoder.LayerNorm": FINAL_NORM}),
     )
+
+
+ROPE = Rope()
+
+
+INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+
+
+@register("family", "esm")
+class Esm(Offset):
+    """ESM: a pre-norm protein encoder; mask tokens have a zero embedding."""
+
+    model_types = ("esm",)
+    varying = ("position",)
+    base: ClassVar = merged(Offset.base, PRE_NORM)
+    heads: ClassVar = heads_of("Esm", answers=False)
+    settings = amended(
+        (row for row in Offset.settings if row.config_key != "hidden_act"),
+        without=("type_vocab_size",),
+        max_position_embeddings=1026,
+    )
+    fixed = (
+        Fixed("is_decoder", (False,)),
+        Fixed("add_cross_attention", (False,)),
+        Fixed("tie_word_embeddings", (True,)),
+        Fixed("is_folding_model", (False, None)),
+    )
+    rules = (
+        *table_rules("layer_norm"),
+        *layer_rules("attention.LayerNorm", "LayerNorm"),
+        *renamed({"encoder.emb_layer_norm_after": "encoder.final_norm"}),
+    )
+    head_rules: ClassVar = {**Roberta.head_rules, "none": POOLER_RULES}
+    prefix, unprefixed, tied = "esm.", Roberta.unprefixed, Roberta.tied
+    ignored = ("embeddings.position_ids", INV_FREQ, INV_FREQ.replace("{layer}", "*"))  # some files have a literal *
+    dropped = (
+        "embeddings.position_embeddings.weight",  # unused with rotary positions, but present
+        "pooler.dense.{kind}",
+        "contact_head.regression.{kind}",
+    )
+    head_activation = "gelu"
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        override(model, {"layer.feedforward.activation": "gelu"})
+        if config.get("position_embedding_type", "absolute") == "rotary":
+            super(Offset, cls).to_recipe(model, config)
+            model["position"] = ROPE.read(config)
+        else:
+            super().to_recipe(model, config)
+        model["embedding"]["norm"] = True if config.get("emb_layer_norm_before") else None
+        if config.get("token_dropout"):
+            model["embedding"] |= {"type": "token_dropout", "mask_id": config.get("mask_token_id")}
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        rotary = look(model, "position.type") == "rotary"
+        config["position_embedding_type"] = "rotary" if rotary else "absolute"
+        config["emb_layer_norm_before"] = look(model, "embedding.norm") is not None
+        config["token_dropout"] = look(model, "embedding.type") == "token_dropout"
+        config["mask_token_id"] = look(model, "embedding.mask_id")
+        if rotary:
+            super(Offset, cls).to_config(config, model)
+            config |= ROPE.write(model["position"], config)
+        else:
+            super().to_config(config, model)
+
+
+LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
+
+
+NAMES = {
+    "attention.attn.q": "attention.query",
+    "attention.attn.k": "attention.key",
+    "attention.attn.v": "attention.value",
+    "attention.attn.o": "attention.output",
+    "attention.LayerNorm": "attention_norm",
+    "intermediate.dense": "feedforward.up",
+    "output.dense": "feedforward.down",
+    "output.LayerNorm": "feedforward_norm",
+}
+
+
+@register("family", "mpnet")
+class MPNet(Offset):
+    """MPNet: RoBERTa without token types, with relative position buckets in addition to learned positions."""
+
+    model_types = ("mpnet",)
+    base: ClassVar[ModelSection] = {
+        **BertLike.base,
+        "position": [
+            {"type": "learned", "skip_padding": True},
+            {"type": "t5_bias", "num_buckets": 32, "max_distance": 128},
+        ],
+    }
+    heads: ClassVar = heads_of("MPNet")
+    settings = amended(BertLike.settings, without=("type_vocab_size",))
+    # the implementation always uses 32 buckets; the key only sets the size of the table
+    fixed = (
+        Fixed("tie_word_embeddings", (True,)),
+        Fixed("relative_attention_num_buckets", (32,)),
+        Fixed("pad_token_id", (1,)),
+    )
+    rules = (
+        *table_rules(),
+        Rule("encoder.relative_attention_bias.weight", "encoder.position.1.table.weight"),
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in NAMES.items()}),
+    )
+    head_rules: ClassVar = Roberta.head_rules
+    prefix, unprefixed, tied, dropped = "mpnet.", Roberta.unprefixed, Roberta.tied, Roberta.dropped
+    head_activation = "gelu"
+
+
+GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name in ("query", "key", "value")}
+
+
+@register("family", "longformer")
+class Longformer(Roberta):
+    """Longformer: RoBERTa for long texts, with windowed attention and global tokens."""
+
+    model_types = ("longformer",)
+    base: ClassVar = merged(Roberta.base, {"layer.attention.type": "longformer"})
+    heads: ClassVar = heads_of("Longformer")
+    settings = Roberta.settings
+    rules = (
+        *Roberta.rules,
+        *renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in GLOBAL.items()}),
+    )
+    prefix = "longformer."
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        model["layer"]["mask"] = windows_of(config, model["num_layers"])
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        masks = [layer["mask"] or model["mask"] for layer in layers_of(model)]
+        config["attention_window"] = window_sizes(masks)
+
+
+def window_sizes(masks: Sequence[Sequence[Options]]) -> list[int]:
+    """Return the window size of each layer. Raise DataError unless each divides the largest, for padding."""
+    sizes: list[int] = [mask[0]["size"] for mask in masks]
+    odd = [size for size in sizes if max(sizes) % size]
+    if odd:
+        raise DataError(
+            f"attention_window cannot express size {odd[0]}, which does not divide the largest size, {max(sizes)}"
+        )
+    return sizes
+
+
+def windows_of(config: ConfigJson, count: int) -> list[Tree]:
+    """Return the masks of `count` layers: windows, of one size or one per layer, and global tokens."""
+    sizes = config.get("attention_window", 512)
+    if isinstance(sizes, list):
+        if len(sizes) != count:
+            raise DataError(
+                f"config.json: attention_window: {len(sizes)} windows for {count} layers; set one per layer"
+            )
+        sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
+    return [{"type": "window", "size": sizes}, {"type": "global_tokens"}]

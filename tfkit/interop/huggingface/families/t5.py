@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import read_classes, write_classes
 from tfkit.interop.huggingface.families.bart import HEAD_RULES, OF_TEXTS
 from tfkit.interop.huggingface.family import Family, merged, override

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
-from tfkit.core.errors import UsageError
-from tfkit.core.plugins import is_shipped, source_file
+from tfkit.core.errors import UsageError, is_shipped, source_file
 from tfkit.core.registry import CATALOGUES
-from tfkit.training.needs import parts_of
+from tfkit.runs.supply import parts_of
 
 ROOT = Path(__file__).parents[3]  # folder of the tfkit package
 HERE = Path(__file__).parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint
+from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.component import spell
-from tfkit.core.trees import ModelSection, Tree
 from tfkit.interop.huggingface.classes import SEVERAL, named_classes, write_classes
 from tfkit.interop.huggingface.settings import look
 from tfkit.models.base import Model

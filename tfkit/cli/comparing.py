@@ -1,0 +1,345 @@
+"""`tfkit diff`: differences between two recipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.new import refuse
+from tfkit.cli.options import (
+    BATCH,
+    DEVICE,
+    DTYPE,
+    EXACT_JSON,
+    ReadOptions,
+    Whole,
+    reads_recipe,
+    reads_run,
+    vocabulary_note,
+)
+from tfkit.cli.terminal import echo, echo_json, warn
+from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
+from tfkit.core.bounds import COUNT
+from tfkit.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfkit.core.blueprint import Blueprint
+    from tfkit.recipe.load import Recipe
+    from tfkit.recipe.views.row import Notes
+    from tfkit.reports.picture import Picture
+    from tfkit.run import Run
+
+
+@click.command("diff")
+@click.argument("a")
+@click.argument("b", required=False)
+@click.option(
+    "--length",
+    type=Whole(COUNT),
+    help="Length of the sequence, in tokens.  [default: the shorter max_length, else 512]",
+)
+@BATCH
+@DTYPE
+@EXACT_JSON
+@reads_recipe
+def diff_command(
+    a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions
+) -> None:
+    """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
+
+    A and B are shipped names, paths or run folders, optionally with a variant: mine.yaml@wide, mine.yaml@heads=4.
+    --set and --variant change B; without B, they change a copy of A. Recipes that describe
+    the same architecture are equal.
+    """
+    import torch
+
+    from tfkit.reports.counts import count, default_length
+    from tfkit.reports.diff import diff_architectures, diff_settings
+    from tfkit.reports.table import Diff, as_data, render_diff
+
+    if b is None and not (reading.sets or reading.variants):
+        raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
+    sources = (a, a if b is None else b)
+    recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
+    blueprints = comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])
+    length = min(map(default_length, blueprints)) if length is None else length
+    before, after = (count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints)
+    names = (a, full_name(sources[1], reading))
+    notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in size_notes(*facts)]
+    diff = Diff(names, (before, after), diff_architectures(*blueprints), diff_settings(*recipes), notes)
+    if as_json:
+        echo_json(as_data(diff))
+        return
+    from tfkit.core.figures import Console
+
+    render_diff(diff, Console())
+
+
+def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
+    """Return the blueprint of `recipe`; an unknown vocabulary size is taken from the other recipe if it fits."""
+    from tfkit.core.errors import RecipeError
+
+    size = None if other.unknown_vocab else other.blueprint().last.vocab_size
+    if recipe.unknown_vocab and size is not None and size <= (recipe.vocabulary_bound or size):
+        with contextlib.suppress(RecipeError):  # the size may contradict the rest of the recipe
+            return recipe.blueprint(size)
+    return recipe.blueprint()
+
+
+def size_notes(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
+    """Yield the note about a vocabulary size that is not known yet."""
+    note = vocabulary_note(recipe)
+    if note is not None:
+        size = f"{blueprint.last.vocab_size:,}"
+        taken = f"vocabulary unknown until the tokenizer is trained: costs assume {size} tokens, as in the other recipe"
+        yield f"{name}: {note if blueprint == recipe.blueprint() else taken}"
+
+
+def read(text: str, reading: ReadOptions) -> Recipe:
+    """Load a recipe by name or path; variants in the name are applied before those of --variant."""
+    source, variants = split(text)
+    folder = Path(source)
+    reading = replace(reading, variants=(*variants, *reading.variants))
+    return reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else source)
+
+
+def split(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split a source into recipe and variants at its @ signs; an existing file with @ in its name takes precedence."""
+    from tfkit.recipe.compose import shipped_recipes
+
+    words = text.split("@")
+    for count in range(len(words), 0, -1):
+        source = "@".join(words[:count])
+        if source in shipped_recipes() or os.path.exists(source):
+            return source, tuple(words[count:])
+    return words[0], tuple(words[1:])
+
+
+def full_name(source: str, reading: ReadOptions) -> str:
+    """Return the name of a recipe with its variants and overrides."""
+    changes = [f"--variant {name}" for name in reading.variants] + [f"--set {text}" for text in reading.sets]
+    return " ".join([source, *changes])
+
+
+FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
+
+
+@click.command("draw")
+@click.argument("recipe", metavar="[RECIPE_OR_RUN]", required=False)
+@click.argument("other", required=False)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
+@click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
+@click.option(
+    "--gallery",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write an HTML page with drawings of all shipped models instead.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@reads_recipe
+def draw_command(
+    recipe: str | None,
+    other: str | None,
+    out: Path | None,
+    sizes: bool,
+    gallery: Path | None,
+    force: bool,
+    reading: ReadOptions,
+) -> None:
+    """Draw the architecture of a recipe (a shipped name or a path) or of a run folder.
+
+    The suffix of FILE selects the format: .svg, .html (shows the origin of each value on hover), .mmd for Mermaid, .txt
+    or .png. Without --out the drawing is printed. With OTHER both are drawn and the differences are marked; --set and
+    --variant apply to OTHER, and a variant may follow a name: mine.yaml@wide.
+    """
+    if gallery is not None:
+        if recipe is not None or out is not None or sizes or reading != ReadOptions():
+            raise click.UsageError(
+                "--gallery draws the shipped models; the only other arguments that it accepts are FILE and --force"
+            )
+        _write(gallery, (".html",), force, lambda ending: _gallery())
+        return
+    if recipe is None:
+        raise click.UsageError("name a recipe or a run to draw, or use --gallery FILE")
+    if out is None:
+        from tfkit.reports.picture_text import text
+
+        width = shutil.get_terminal_size().columns
+        pictures, changes, _ = _pictures(recipe, other, sizes, reading)
+        echo("\n".join([*(text(picture, width) for picture in pictures), *changes]), end="" if not changes else "\n")
+        return
+    _write(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
+
+
+def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
+    """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
+    from tfkit.core.errors import UsageError
+    from tfkit.storage.files import whole
+
+    refuse(file, force)
+    if file.suffix not in endings:
+        got = f"'{file.suffix}'" if file.suffix else "none"
+        raise UsageError(f"{file}: the suffix must be one of {', '.join(endings)}, got {got}")
+    drawn = draw(file.suffix)
+    with whole(file) as temporary:
+        temporary.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
+    echo(f"{file}: {len(drawn):,} characters" if isinstance(drawn, str) else f"{file}: {len(drawn):,} bytes")
+
+
+def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
+    """Render the drawings in the format of the file's suffix."""
+    from tfkit.reports.gallery import page
+    from tfkit.reports.picture_text import mermaid, text
+    from tfkit.reports.svg import svg
+
+    if ending == ".html":
+        return page(pictures, changes, [one.table(notes=_notes(one)) for one in recipes])
+    if ending == ".mmd":
+        return mermaid(pictures)
+    if ending == ".txt":
+        return "\n".join([*(text(one) for one in pictures), *(f"{line}\n" for line in changes)])
+    if ending == ".png":
+        return _png(svg(pictures, changes))
+    return svg(pictures, changes)
+
+
+def _notes(recipe: Recipe) -> Notes:
+    """Return the origins recorded in a run's resolved.yaml."""
+    from tfkit.recipe.views.resolved import notes
+    from tfkit.runs.folder import RESOLVED
+
+    file = recipe.file
+    return notes(str(file), recipe.text or "") if file is not None and file.name == RESOLVED else {}
+
+
+def _png(svg: str) -> bytes:
+    from tfkit.core.errors import UsageError, optional
+
+    plain = re.sub(r"<text([^>]*)>((?:(?!</text>).)*<tspan.*?)</text>", _marked_whole, svg)
+    try:
+        drawn: bytes = optional("cairosvg", "png", "PNG drawings need").svg2png(plain.encode("utf-8"), scale=2)
+    except OSError as error:
+        raise UsageError(f"PNG output requires the library cairo: {error}; install it, or use .svg") from None
+    return drawn
+
+
+def _marked_whole(line: re.Match[str]) -> str:
+    """Mark the whole line as new, since cairosvg does not center a line with several spans."""
+    named, words = line[1], re.sub("</?tspan[^>]*>", "", line[2])
+    named = named.replace('class="', 'class="new ') if "class=" in named else f'{named} class="new"'
+    return f"<text{named}>{words}</text>"
+
+
+def _pictures(
+    source: str, other: str | None, sizes: bool, reading: ReadOptions
+) -> tuple[list[Picture], list[str], list[Recipe]]:
+    """Return the drawings, the differences as text, and the recipes."""
+    from tfkit.cli.options import vocabulary_note
+    from tfkit.reports.counts import count
+    from tfkit.reports.diff import diff_architectures
+    from tfkit.reports.picture import compared, picture
+
+    def shown(name: str, blueprint: Blueprint, note: str | None) -> Picture:
+        named = replace(blueprint, name=name)
+        return picture(named, count(named) if sizes else None, note)
+
+    if other is None:
+        recipe = read(source, reading)
+        recipe.tell_warnings()
+        drawn = shown(full_name(source, reading), recipe.blueprint(), vocabulary_note(recipe))
+        return [drawn], [], [recipe]
+    recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
+    names = [source, full_name(other, reading)]
+    blueprints = [comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])]
+    facts = zip(names, recipes, blueprints, strict=True)
+    pictures = [shown(name, one, "; ".join(size_notes(name, recipe, one)) or None) for name, recipe, one in facts]
+    changes = [
+        f"{change.what}{f' ({change.where})' * bool(change.where)}: {change.before} → {change.after}"
+        for change in diff_architectures(*blueprints)
+    ]
+    return list(compared(*pictures)), changes or ["the two architectures are equal"], recipes
+
+
+def _gallery() -> str:
+    from tfkit.recipe.compose import shipped_recipes
+    from tfkit.recipe.load import load_recipe
+    from tfkit.reports.gallery import gallery
+    from tfkit.reports.parts_table import listed
+
+    lines = [line for line in listed(shipped_recipes()) if line.folder == "models"]
+    return gallery((line.about, load_recipe(line.name).blueprint()) for line in lines)
+
+
+@click.command("look")
+@click.argument("run")
+@click.argument("text", required=False)
+@click.option("--input", "file", metavar="FILE", help="Read the text, picture, sound or array from FILE.")
+@click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default the generated text.")
+@click.option("--head", metavar="PLACE:N", help="Print the attention weights of each token in one head.")
+@click.option("--token", metavar="TOKEN", help="Print the attention weights of one token, largest first.")
+@click.option("--out", metavar="FILE", help="Write a self-contained HTML page with all attention maps.")
+@EXACT_JSON
+@DEVICE
+@reads_run
+def look_command(
+    run: str,
+    text: str | None,
+    file: str | None,
+    target: str | None,
+    head: str | None,
+    token: str | None,
+    out: str | None,
+    as_json: bool,
+    device: str,
+    reading: ReadOptions,
+) -> None:
+    """Show what the attention heads of RUN (a run folder) attend to in TEXT, or in the first input of --input.
+
+    Heads are ranked by the entropy of their weights and listed with their mean distance and induction score.
+    """
+    from tfkit.core.figures import Console
+    from tfkit.reports.attention import as_data, page, print_head, print_heads, print_token
+
+    if head is not None and (token is not None or as_json):
+        raise UsageError("--head prints the rows of one head; remove --token and --json")
+    for argument in (text, target):
+        if argument is not None and os.path.isfile(argument):
+            raise UsageError(f"'{argument}' is a file; pass a text, or the file with --input")
+    if out == "-" and (head is not None or token is not None or as_json):
+        raise UsageError("--out - prints the page; remove --head, --token and --json")
+    loaded = reading.run(run, device)
+    shown = _first(loaded, text, file)
+    with located([shown]):
+        maps = loaded.attention(shown.values[0], target)
+    if out is not None:
+        with output_to(out) as output:
+            output.text(page(maps, f"Attention of {run}: {shown.values[0]}"))
+    if as_json:
+        echo_json(as_data(maps, token))
+    elif head is not None:
+        print_head(maps, head, Console())
+    elif token is not None:
+        print_token(maps, token, Console())
+    elif out is None:
+        print_heads(maps, Console())
+    elif out != "-":
+        echo(f"the page: {out}")
+
+
+def _first(run: Run, text: str | None, file: str | None) -> Text:
+    """Return TEXT, or the first input of the file; warn about others. Raise UsageError unless one of both is given."""
+    if (text is None) == (file is None):
+        raise UsageError("pass a TEXT, or a file with --input")
+    inputs = TextOptions(() if text is None else (text,), file)
+    texts = next(inputs.arrays(run, LONGEST)) if run.reads_vectors else inputs.all()
+    if texts[1:]:
+        warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
+    return texts[0]

@@ -1,0 +1,156 @@
+"""`tfkit predict`: predictions of a run for texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
+from tfkit.cli.texts import Text, TextOptions, TextOutput, located, output_to, takes_texts
+from tfkit.core.bounds import ROWS, JsonObject
+from tfkit.core.errors import UsageError
+from tfkit.core.output import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tfkit.generation.vectors import Pooling
+
+
+TOGETHER = 256  # texts per batch
+
+
+@click.command("predict")
+@click.argument("run")
+@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with every probability.")
+@takes_texts
+@DEVICE
+@reads_run
+def predict_command(run: str, inputs: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
+    """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or tokens for a mask.
+
+    Models of vectors read --input: a .npy file of arrays, an image or audio file, or a folder of them.
+
+    Print one line for each TEXT, or for each line of --input or standard input. A tab separates the two texts of a
+    pair, such as a question and its context; for JSON lines, name both fields with --field.
+    """
+    from tfkit.training.objective.base import text_fields
+
+    inputs.check(most_fields=2)
+    loaded = reading.run(run, device)
+    fields = text_fields(loaded.predictor)
+    batches = inputs.arrays(loaded, TOGETHER) if loaded.reads_vectors else inputs.batches(TOGETHER)
+    with output_to(inputs.output) as output:
+        for texts in batches:
+            with located(texts):
+                predictions = loaded.predict([_fields(text, fields) for text in texts])
+            for text, prediction in zip(texts, predictions, strict=True):
+                if inputs.are_records:
+                    output.record(text, prediction)
+                elif as_json:
+                    output.json(prediction)
+                else:
+                    output.text(printable(shown(prediction)))
+
+
+def _fields(text: Text, fields: Sequence[str]) -> str | dict[str, str]:
+    """Return the single text, or a mapping of field names to two texts."""
+    if fields == ["vectors"]:
+        return text.values[0]
+    values = text.values if len(text.values) > 1 else tuple(text.values[0].split("\t", 1))
+    return values[0] if len(values) == 1 else dict(zip([*fields, "second"], values, strict=False))
+
+
+def shown(prediction: JsonObject) -> str:
+    """Format a prediction as one line of text."""
+    if "tags" in prediction:
+        return " ".join(f"{word}/{tag}" for word, tag in zip(prediction["words"], prediction["tags"], strict=True))
+    if "fills" in prediction:
+        choices = (
+            ", ".join(f"{one['token']} {one['probability']:.3f}" for one in fill) for fill in prediction["fills"]
+        )
+        return " ".join([*prediction["filled"].split(), *(f"[{choice}]" for choice in choices)])
+    answer = next((prediction[key] for key in ("label", "answer", "value") if key in prediction), None)
+    if answer is None:
+        return json.dumps(prediction, ensure_ascii=False)
+    words = f"{answer:.6g}" if isinstance(answer, float) else " ".join(str(answer).split())
+    return f"{words}\t{prediction['probability']:.4f}" if "probability" in prediction else words
+
+
+@click.command("embed")
+@click.argument("run")
+@click.argument("file", required=False)
+@takes_texts
+@click.option("--out", metavar="FILE", help="Same as --output; .npy: an array [texts d_model], otherwise JSON lines.")
+@click.option(
+    "--pooling", type=click.Choice(["mean", "first", "last", "max", "mean_sqrt", "weighted_mean"]),
+    help="Vector of a text: the mean over its tokens, that of its first or last token, ...  [default: the model's, "
+    "else mean]",
+)  # fmt: skip
+@click.option(
+    "--normalize/--no-normalize", default=None, help="Divide each vector by its norm.  [default: the model's, else yes]"
+)
+@click.option("--prompt", metavar="NAME", help="Prompt of a model of sentence-transformers, by name; '': none.")
+@click.option("--batch-size", type=Whole(ROWS), help="Texts per batch.", metavar="N")
+@DEVICE
+@reads_run
+def embed_command(
+    run: str,
+    file: str | None,
+    inputs: TextOptions,
+    out: str | None,
+    pooling: Pooling | None,
+    normalize: bool | None,
+    prompt: str | None,
+    batch_size: int | None,
+    device: str,
+    reading: ReadOptions,
+) -> None:
+    """Print the vectors that RUN (a run folder) computes for the lines of FILE (-: standard input), as JSON lists.
+
+    FILE is equivalent to --input FILE.
+    """
+    inputs = _merged(inputs, file, out)
+    inputs.check()
+    texts = inputs.all()
+    loaded = reading.run(run, device)
+    values = [text.values[0] for text in texts]
+    if inputs.output is None or not inputs.output.endswith(".npy"):
+        # opened first, so that an output that cannot be written is refused before anything is computed
+        with output_to(inputs.output) as output:
+            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size, prompt), inputs.are_records)
+        return
+    from tfkit.storage.files import whole
+
+    with whole(Path(inputs.output)) as temporary:
+        import numpy as np
+
+        vectors = loaded.embed(values, pooling, normalize, batch_size, prompt)
+        with open(temporary, "wb") as stream:
+            np.save(stream, vectors.numpy(), allow_pickle=False)
+
+
+def _merged(inputs: TextOptions, file: str | None, out: str | None) -> TextOptions:
+    """Merge FILE into --input and --out into --output. Raise UsageError for duplicates or a missing input."""
+    for one, other, names in ((file, inputs.file, "FILE and --input"), (out, inputs.output, "--out and --output")):
+        if one is not None and other is not None:
+            raise UsageError(f"{names} are equivalent; use one of them")
+    source = inputs.file if file is None else file
+    if source is None:
+        raise UsageError("missing input file: use --input FILE (-: standard input)")
+    return replace(inputs, file=source, output=inputs.output if out is None else out)
+
+
+def _write(output: TextOutput, texts: list[Text], vectors: Tensor, records: bool) -> None:
+    """Write one JSON list per text, or one record with its id."""
+    for text, row in zip(texts, vectors.tolist(), strict=True):
+        if records:
+            output.record(text, {"vector": row})
+        else:
+            output.json(row)

@@ -1,0 +1,1 @@
+"""The folder of a run: claim, checkpoint, weights, record and history."""
