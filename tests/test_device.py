@@ -23,7 +23,7 @@ from tests.pretend import Device, pretending
 from tests.training.small import LINES
 from tfkit.functional import loss
 from tfkit.generation.search import prepare as searching
-from tfkit.generation.strategy.base import Greedy
+from tfkit.generation.strategy.rows import Greedy
 from tfkit.models import Model, build_model
 from tfkit.models.build import meta_inputs
 from tfkit.models.static import Step, decode_step, static_fault

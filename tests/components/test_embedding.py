@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from tfkit.components.embedding import Tokens, load_vectors
-from tfkit.core.component import Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Placement
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.slots import PositionFacts
 
 from ..sampling import looped

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from tfkit.components.mask import GlobalTokens, Window
 from tfkit.contracts.calls import randomise
-from tfkit.core.component import Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import Slot
 from tfkit.functional import band
 

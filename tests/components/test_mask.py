@@ -9,9 +9,10 @@ import torch
 from pydantic import ValidationError
 
 from tfkit.components.mask import GlobalTokens, Prefix, Window
-from tfkit.core.component import Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Span, Visibility
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 
 from ..sampling import looped

@@ -26,9 +26,10 @@ from tfkit.components.mixer import LSTM
 from tfkit.components.norm import Norm
 from tfkit.components.residual import PreNorm
 from tfkit.contracts.check import CHECKS
-from tfkit.core.component import Component, Inputs
+from tfkit.core.component import Component
 from tfkit.core.context import Collector, Context, Placement, Visibility
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import RecipePath, Width
 from tfkit.data.corpus import Corpus, Example
 from tfkit.data.corpus.text_files import TextCorpus

@@ -12,7 +12,7 @@ import tfkit.contracts.verify
 from tfkit.contracts.cases import MODEL, cases
 from tfkit.contracts.check import CHECKS, with_needs
 from tfkit.contracts.verify import verify
-from tfkit.core.component import CONTRACTS
+from tfkit.core.inputs import CONTRACTS
 from tfkit.core.registry import CATALOGUES, REGISTRY
 
 NAMES = [(slot, name) for slot in CATALOGUES for name in REGISTRY.names(slot)]

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfkit.core.component import Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Span, Visibility, looks_back
+from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import MaskFacts
 

@@ -15,9 +15,10 @@ import tfkit
 from tfkit.cli.main import main
 from tfkit.components.attention import MultiHead
 from tfkit.components.norm import Norm
-from tfkit.core.component import CAPABILITIES, INPUTS, Component, Inputs
+from tfkit.core.component import Component
 from tfkit.core.declarations import check_declarations
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import CAPABILITIES, INPUTS, Inputs
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.training.objective import Objective
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tests.sampling import each
 from tfkit.contracts.saving import one_graph
-from tfkit.core.component import Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Span, Visibility
+from tfkit.core.inputs import Inputs
 from tfkit.core.registry import REGISTRY
 from tfkit.functional import band
 from tfkit.functional.attend import Scores, attend, reference

@@ -13,7 +13,7 @@ from tfkit.core.errors import RecipeError
 from tfkit.core.options import Slot
 from tfkit.generation.rules import Rules
 from tfkit.generation.search import Candidate, prepare
-from tfkit.generation.strategy.base import draw
+from tfkit.generation.strategy.rows import draw
 from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.recipe.load import load_recipe

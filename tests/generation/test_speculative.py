@@ -17,7 +17,7 @@ from tfkit.generation.rules import Rules
 from tfkit.generation.search import prepare
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.strategy import Speculative
-from tfkit.generation.strategy.base import draw
+from tfkit.generation.strategy.rows import draw
 from tfkit.generation.texts import find
 from tfkit.models import Model
 from tfkit.recipe.architecture.prepare import parts_of

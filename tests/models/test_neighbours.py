@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfkit.core.component import Inputs
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.models import Model, build_model
 from tfkit.models.call import Call
 from tfkit.models.stack import text_lengths

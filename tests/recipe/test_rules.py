@@ -14,9 +14,9 @@ from tfkit.components.feedforward import MLP
 from tfkit.components.mixer import Mixer
 from tfkit.components.norm import LayerNorm
 from tfkit.components.position import Position
-from tfkit.core.component import ASSUMED, CAPABILITIES, TOKENWISE
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import ASSUMED, CAPABILITIES, TOKENWISE
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.rules import PAIRS, RULES, pairs
 

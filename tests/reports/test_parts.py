@@ -16,7 +16,8 @@ from rich.console import Console
 from tfkit.components.attention import Attention
 from tfkit.components.feedforward import MLP
 from tfkit.components.position.base import Position
-from tfkit.core.component import CAPABILITIES, Component, Problem
+from tfkit.core.component import Component, Problem
+from tfkit.core.inputs import CAPABILITIES
 from tfkit.core.options import PositiveInt
 from tfkit.core.registry import CATALOGUES, REGISTRY, register
 from tfkit.data.tokenizer.base import TokenizerPart

@@ -34,7 +34,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import TOKENWISE, Component, Config, Shape
+from tfkit.core.component import Component, Config, Shape
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import NonNegativeFloat, Number, PositiveFloat
 from tfkit.core.registry import register
 

@@ -20,9 +20,10 @@ from einops import rearrange
 from pydantic import Field
 from torch import Tensor
 
-from tfkit.core.component import Config, Inputs, Problem, Shape
+from tfkit.core.component import Config, Problem, Shape
 from tfkit.core.context import ALL
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import NonNegativeInt, PositiveInt
 from tfkit.core.registry import register
 from tfkit.core.slots import MaskFacts

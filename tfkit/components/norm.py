@@ -21,8 +21,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import TOKENWISE, Component, Config, Problem, Shape, Unlearnable
+from tfkit.core.component import Component, Config, Problem, Shape, Unlearnable
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import Number, PositiveFloat, Width
 from tfkit.core.registry import register
 from tfkit.functional.view import wide

@@ -23,8 +23,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import TOKENWISE, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import PositiveFloat
 from tfkit.core.registry import register
 from tfkit.core.slots import ResidualFacts

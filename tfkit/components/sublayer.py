@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import ASSUMED, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
+from tfkit.core.inputs import ASSUMED
 from tfkit.core.slots import SublayerFacts
 
 

@@ -14,8 +14,8 @@ from tfkit.contracts.cases import MIXING, Case
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import SAME, Broken, Compared, expect, expect_all, expect_equal, expect_finite, far
 from tfkit.contracts.shapes import gradients
-from tfkit.core.component import ASSUMED, Inputs
 from tfkit.core.context import Span, Visibility
+from tfkit.core.inputs import ASSUMED, Inputs
 
 TIME = 6
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfkit.core.component import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
 
 ALL = 2**40  # exceeds any number of keys

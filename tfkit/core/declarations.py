@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 from pydantic import BaseModel
 
-from tfkit.core.component import CAPABILITIES, CONTRACTS, INPUTS, Component
+from tfkit.core.component import Component
 from tfkit.core.errors import UsageError, is_shipped, origin
+from tfkit.core.inputs import CAPABILITIES, CONTRACTS, INPUTS
 from tfkit.core.slots import FACTS
 from tfkit.core.synonyms import nearest
 

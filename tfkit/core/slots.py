@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from tfkit.core import component
-from tfkit.core.component import Component, Inputs, PositiveFloat, Problem, Shape, Side
+from tfkit.core.component import Component, PositiveFloat, Problem, Shape, Side
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 
 if TYPE_CHECKING:  # recipes and data are read without torch
     from torch import Tensor, nn

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.component import Inputs
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.output import counted
 from tfkit.functional.attend import announce
 from tfkit.generation.logits.base import PADDING

@@ -19,7 +19,7 @@ from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
-from tfkit.generation.strategy.base import Greedy
+from tfkit.generation.strategy.rows import Greedy
 from tfkit.models import Model
 from tfkit.models.static import compiled_step
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tfkit.components.head.pooled import pool
-from tfkit.core.component import Inputs
+from tfkit.core.inputs import Inputs
 from tfkit.data.batches import by_length
 from tfkit.functional.view import wide, wide_dtype
 from tfkit.generation.prompts import padded_ids

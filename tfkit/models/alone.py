@@ -13,9 +13,10 @@ from tfkit.components.embedding import Embedding
 from tfkit.components.mask import Causal
 from tfkit.components.residual import Branch, Residual
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.component import CAPABILITIES, Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Collector, Context, Placement, Span, Visibility
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import CAPABILITIES, Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts, of_kind
 from tfkit.models.call import as_real, beyond, check_length, check_needed, make_inputs, unknown_input
 from tfkit.models.stack import Facts, placed, text_lengths

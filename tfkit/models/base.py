@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.component import Config, Inputs
+from tfkit.core.component import Config
 from tfkit.core.context import OBSERVATIONS, Collector
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.output import block
 from tfkit.core.slots import HeadFacts, ModelFacts
 from tfkit.models.call import Call, DecodeState, check_needed, unknown_input

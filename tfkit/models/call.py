@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tfkit.core.component import Inputs
 from tfkit.core.context import Collector, Span
 from tfkit.core.errors import UsageError, with_article
+from tfkit.core.inputs import Inputs
 from tfkit.core.synonyms import nearest
 from tfkit.functional.view import GrowingBuffers
 from tfkit.models.layer import LayerState

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.component import Config, Inputs
+from tfkit.core.component import Config
 from tfkit.core.context import Context, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call, DecodeState, beyond

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tfkit.components.attention.base import KeyValueState
 from tfkit.core.blame import compiling
-from tfkit.core.component import Inputs
 from tfkit.core.context import Collector, Span
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.models.base import Model
 from tfkit.models.call import Call, DecodeState
 from tfkit.models.stack import Stack

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tfkit.core.component import CAPABILITIES, Component, Config
+from tfkit.core.component import Component, Config
+from tfkit.core.inputs import CAPABILITIES
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.core.slots import PositionFacts
 

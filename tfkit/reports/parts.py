@@ -16,9 +16,10 @@ from tfkit.contracts.cases import MODEL, Case, cases
 from tfkit.contracts.expect import describe
 from tfkit.contracts.options import Sampler, required
 from tfkit.core.bounds import Options, Tree
-from tfkit.core.component import CAPABILITIES, Component, Config, spell
+from tfkit.core.component import Component, Config, spell
 from tfkit.core.describe import in_words, limits, sections
 from tfkit.core.errors import is_shipped, source_file
+from tfkit.core.inputs import CAPABILITIES
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import CorpusFacts, ObjectiveFacts
 from tfkit.recipe.load import load_recipe

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.core.bounds import JsonObject
-from tfkit.core.component import CAPABILITIES
+from tfkit.core.inputs import CAPABILITIES
 from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, pairs
 from tfkit.recipe.text.node import inline
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import tfkit
 from tfkit.components.embedding.base import Embedding
-from tfkit.core.component import Inputs, Problem
+from tfkit.core.component import Problem
 from tfkit.core.context import Placement
+from tfkit.core.inputs import Inputs
 
 
 @tfkit.register("embedding", "my_part")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import tfkit
 from tfkit.components.mask import Mask
-from tfkit.core.component import Inputs
+from tfkit.core.inputs import Inputs
 
 
 @tfkit.register("mask", "my_part")

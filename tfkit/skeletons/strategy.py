@@ -8,7 +8,8 @@ from torch import Tensor
 
 import tfkit
 from tfkit.generation.search import Candidate, Search
-from tfkit.generation.strategy.base import Strategy, write_rows
+from tfkit.generation.strategy.base import Strategy
+from tfkit.generation.strategy.rows import write_rows
 
 
 @tfkit.register("strategy", "my_part")

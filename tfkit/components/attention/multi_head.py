@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
 from tfkit.core import component
-from tfkit.core.component import OF_LAYERS, Problem, Shape
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
+from tfkit.core.inputs import OF_LAYERS
 from tfkit.core.options import (
     Activation,
     Bias,

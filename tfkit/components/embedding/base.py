@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tfkit.core.component import TOKENWISE, Inputs, Shape
+from tfkit.core.component import Shape
 from tfkit.core.context import Placement
 from tfkit.core.facts import RecipeConfig
+from tfkit.core.inputs import TOKENWISE, Inputs
 from tfkit.core.slots import EmbeddingFacts
 
 

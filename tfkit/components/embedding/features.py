@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from tfkit.components.embedding.base import Embedding
 from tfkit.core.bounds import WIDTH
-from tfkit.core.component import Inputs, Problem, Shape
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Placement
 from tfkit.core.errors import UsageError
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.options import Norm, Scale, Width, check_norm, scale_factor
 from tfkit.core.registry import register

@@ -13,10 +13,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.embedding.base import Embedding
-from tfkit.core.component import TOKENWISE, Inputs, Problem, Shape
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Placement
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeFacts
+from tfkit.core.inputs import TOKENWISE, Inputs
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.options import NonNegativeInt, Norm, RecipePath, Scale, Width, check_norm, scale_factor
 from tfkit.core.registry import register

@@ -11,8 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.component import TOKENWISE, Config, Problem, Shape
+from tfkit.core.component import Config, Problem, Shape
 from tfkit.core.context import Context
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import (
     Activation,
     Bias,

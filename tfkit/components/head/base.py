@@ -10,9 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.core.component import TOKENWISE, Shape
+from tfkit.core.component import Shape
 from tfkit.core.errors import UsageError
 from tfkit.core.facts import RecipeConfig
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import Dropout as DropoutRate
 from tfkit.core.slots import HeadFacts
 from tfkit.functional.dropout import Dropout

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tfkit.core.component import TOKENWISE, Config, Shape
+from tfkit.core.component import Config, Shape
+from tfkit.core.inputs import TOKENWISE
 from tfkit.core.slots import PositionFacts
 from tfkit.functional.view import wide_dtype
 

@@ -10,8 +10,9 @@
 | speculative | the output of greedy or sample, faster: a small model or earlier text drafts the tokens |
 """
 
-from tfkit.generation.strategy.base import Greedy, Sample, Strategy
+from tfkit.generation.strategy.base import Strategy
 from tfkit.generation.strategy.beam import Beam, Contrastive, DiverseBeam
+from tfkit.generation.strategy.rows import Greedy, Sample
 from tfkit.generation.strategy.speculative import Speculative
 
 __all__ = ["Beam", "Contrastive", "DiverseBeam", "Greedy", "Sample", "Speculative", "Strategy"]

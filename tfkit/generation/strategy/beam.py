@@ -21,7 +21,8 @@ from tfkit.functional.view import topk, wide
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper
 from tfkit.generation.stop import EndToken
-from tfkit.generation.strategy.base import Strategy, Texts, gains_of, started
+from tfkit.generation.strategy.base import Strategy
+from tfkit.generation.strategy.rows import Texts, gains_of, started
 
 
 class BeamText(NamedTuple):

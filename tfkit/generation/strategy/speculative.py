@@ -19,7 +19,8 @@ from tfkit.functional.view import argmax
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import IMPOSSIBLE, Candidate, Search
 from tfkit.generation.stepper import Stepper, check_ids, evaluating, most_positions
-from tfkit.generation.strategy.base import Load, Strategy, Texts, draw, gains_of
+from tfkit.generation.strategy.base import Load, Strategy
+from tfkit.generation.strategy.rows import Texts, draw, gains_of
 from tfkit.models import Model
 
 LONGEST = 3  # maximum length of lookup n-grams: longer n-grams rarely repeat

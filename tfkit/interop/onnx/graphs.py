@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from tfkit.core.blame import shortened
 from tfkit.core.blueprint import StackPlan
-from tfkit.core.component import Component, Inputs
+from tfkit.core.component import Component
 from tfkit.core.errors import UsageError, optional
+from tfkit.core.inputs import Inputs
 from tfkit.interop.onnx import OPSETS
 from tfkit.models import Model
 from tfkit.models.call import Call

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan, SublayerPlan
-from tfkit.core.component import Inputs, Side
+from tfkit.core.component import Side
+from tfkit.core.inputs import Inputs
 from tfkit.core.options import check_norm
 from tfkit.core.slots import AttentionFacts, HeadFacts, MaskFacts, of_kind
 from tfkit.recipe.architecture.context import written_masks
