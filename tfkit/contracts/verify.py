@@ -28,6 +28,8 @@ from tfkit.core.registry import CATALOGUES, REGISTRY
 FILES = ("shapes", "visibility", "cache", "saving", "tokenizer", "objective", "optimizer", "metric", "strategy")
 for _file in FILES:
     import_module(f"tfkit.contracts.{_file}")
+for _check in sorted(CHECKS.values(), key=lambda check: FILES.index(check.function.__module__.rpartition(".")[2])):
+    CHECKS[_check.name] = CHECKS.pop(_check.name)  # whichever file was imported first
 
 
 def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
