@@ -41,7 +41,7 @@ BASES = {
     "callback": "tfkit.training.callback.Ema",
     "logits": "tfkit.generation.logits.base.MinLength",
     "stop": "tfkit.generation.stop.Length",
-    "strategy": "tfkit.generation.strategy.base.Greedy",
+    "strategy": "tfkit.generation.strategy.rows.Greedy",
 }
 
 
