@@ -10,9 +10,9 @@ import torch
 from tests.training.small import small, trained
 from tests.training.test_processes import recipe
 from tfkit.core.machine import is_out_of_memory
-from tfkit.training import out_of_memory
+from tfkit.training import planning
 from tfkit.training.division import Division
-from tfkit.training.out_of_memory import OutOfMemory
+from tfkit.training.planning import OutOfMemory
 from tfkit.training.progress import Reporter
 from tfkit.training.setup import prepare
 
@@ -39,7 +39,7 @@ def test_a_failed_allocation_says_what_fits(
     with pytest.raises(OutOfMemory) as caught:
         trained(loaded, tmp_path / "run")
     said = str(caught.value)
-    assert said.startswith(f"step 6: out of memory on cpu; {out_of_memory.ADVICE}")
+    assert said.startswith(f"step 6: out of memory on cpu; {planning.ADVICE}")
     assert said.endswith("The checkpoint of step 4 is complete; --resume continues from it with the same data.batch")
     monkeypatch.undo()
     again = recipe(
@@ -60,14 +60,14 @@ def test_a_batch_larger_than_the_machine_is_refused_beforehand(tmp_path: Path) -
     values = {"model.max_length": 65_536, "data.batch": {"size": 1}, "objective.join": True}
     with pytest.raises(OutOfMemory, match=r"a batch of 1 row of 65,536 tokens takes .* cpu has ") as caught:
         trained(small(tmp_path, values, evaluate_every=3), tmp_path / "run")
-    assert str(caught.value).endswith(out_of_memory.ADVICE)
+    assert str(caught.value).endswith(planning.ADVICE)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.full
 def test_what_a_step_needs_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = prepare(recipe(tmp_path, {"data.batch": {"size": 16}, "model.num_layers": 4}), Reporter())
-    out_of_memory.check_fits(task, 1)
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: 30 * 1024)
+    planning.check_fits(task, 1)
+    monkeypatch.setattr(planning, "free_memory", lambda _: 30 * 1024)
     with pytest.raises(OutOfMemory, match=r"a batch of 16 rows of 8 tokens takes .* but cpu has 30\.0 KiB"):
-        out_of_memory.check_fits(task, 1)
+        planning.check_fits(task, 1)

@@ -29,7 +29,7 @@ from tfkit.training.callback import Callbacks, Training
 from tfkit.training.division import Division, check_division, divided
 from tfkit.training.feed import Ahead
 from tfkit.training.optimizer import regroup, set_rate
-from tfkit.training.out_of_memory import check_fits, explained
+from tfkit.training.planning import check_fits, explained
 from tfkit.training.processes import Interrupts, outliving, team
 from tfkit.training.progress import ProgressMeter, Reporter
 from tfkit.training.publish import CheckpointWriter, Publisher, save_weights
