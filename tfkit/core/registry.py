@@ -25,6 +25,7 @@ from tfkit.core.errors import (
     is_shipped,
     origin,
 )
+from tfkit.core.rooms import pages
 from tfkit.core.synonyms import nearest, part_for
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ CATALOGUES: dict[str, str] = {
     "strategy": "tfkit.generation.strategy",
 }
 # registered classes that recipes cannot name: mappings to other libraries' formats
-MAPS: dict[str, str] = {"family": "tfkit.interop.huggingface.families"}
+MAPS: dict[str, str] = {slot: home for page in pages("maps") for slot, home in page.MAPS.items()}
 HOMES = CATALOGUES | MAPS
 
 # base class of a slot, if not named after the slot
