@@ -20,6 +20,12 @@ RECIPE = """\
 tfkit: 1
 extends: translate-numbers
 model: {d_model: 16, num_layers: 1}
+data:
+  train: {type: phrases, split: train, train: 40, valid: 8, test: 8}
+  valid: {type: phrases, split: valid, train: 40, valid: 8, test: 8}
+  test: none
+  batch: {size: 8}
+train: {steps: 2, metrics: [], samples: 0}
 """
 PROGRAM = """\
 import tfkit
@@ -51,8 +57,7 @@ def test_the_package_works_without_its_leaves(tmp_path: Path) -> None:
     command = ("-m", "tfkit")
     assert "mine.yaml: ok" in run(*command, "check", "mine.yaml")
     assert "decoder" in run(*command, "show", "mine.yaml")
-    train = "train mine.yaml --out run --set train.steps=2 --set data.train.limit=40 --set data.valid.limit=4"
-    run(*command, *train.split())
+    run(*command, "train", "mine.yaml", "--out", "run")
     assert run(*command, "generate", "run", "one", "--max-new-tokens", "3")
     assert "study" not in run(*command, "--help")
     assert "No such command 'study'" in run(*command, "study", "mine.yaml", status=2)
