@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import pytest
 from tests.studies.small import study
 from tests.training.small import RECIPE
 from tfkit.core.errors import RecipeError, RunError, UsageError
+from tfkit.recipe.load import load_recipe
 from tfkit.reports.counts import count_parameters
 from tfkit.runs.folder import value_word
 from tfkit.runs.history import History
-from tfkit.studies.arms import StudySource, nearest_value
+from tfkit.studies.arms import StudySource, nearest_value, plain, without_seed
 from tfkit.studies.board import Board
-from tfkit.studies.plan import Plan, PlannedRun, runs_of
+from tfkit.studies.plan import Plan, PlannedRun, identity, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.process import Timing, command_of
@@ -192,6 +194,15 @@ def test_other_values_have_other_words(first: Any, second: Any) -> None:
 def test_another_budget_is_another_study(tmp_path: Path) -> None:
     found = [plan(tmp_path, match={"flops": "train.steps"}), plan(tmp_path)]
     assert found[0].identity != found[1].identity
+
+
+def test_the_hash_of_a_recipe_is_that_of_earlier_versions(tmp_path: Path) -> None:
+    """They hashed train.parallel.pieces, a removed key, and their studies are continued."""
+    recipe = load_recipe(study(tmp_path))
+    data = without_seed(plain(recipe))
+    data["train"]["parallel"]["pieces"] = "none"
+    text = json.dumps([data, None], sort_keys=True, default=str).replace(str(tmp_path.resolve()), ".")
+    assert identity(recipe) == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.full

@@ -236,8 +236,12 @@ def test_check_opens_the_data_of_a_variant(tmp_path: Path) -> None:
     assert [fault.path for fault in found.value.faults] == ["data.train"]
 
 
-def test_a_ladder_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["ladder", "gpt-docstrings", "--sizes", "4"])
-    assert ended.value.code == 2
-    assert "`tfkit ladder` was removed; `study.sizes` in a recipe" in " ".join(capsys.readouterr().err.split())
+def test_a_ladder_and_ray_are_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["ladder", "gpt-docstrings", "--sizes", "4"], "`tfkit ladder` was removed; `study.sizes` in a recipe"),
+        (["study", "positions", "--on", "ray"], "--on was removed; --commands prints a line for each run"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert message in " ".join(capsys.readouterr().err.split())

@@ -126,8 +126,12 @@ def test_each_size_is_matched_by_itself(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"sizes": {"one": {"model.d_model": 8}}}, r"study\.sizes: needs two sizes or more"),
-        ({"sizes": {"a b": {"model.d_model": 8}, "c": {"model.d_model": 16}}}, r"study\.sizes\.a b"),
-        ({"sizes": {**SIZES, "empty": {}}}, r"study\.sizes\.empty"),
+        ({"sizes": {"a b": {"model.d_model": 8}, "c": {"model.d_model": 16}}}, r"'a b': name a size with letters"),
+        ({"sizes": {**SIZES, "empty": {}}}, r"study\.sizes\.empty: must have 1 or more"),
+        (
+            {"sizes": {**SIZES, "long": {"train.steps": 9}}, "match": {"tokens": 99}},
+            r"train\.steps: cannot be set, since study\.match\.tokens solves for it",
+        ),
         ({"sizes": {**SIZES, "x": {"study.seeds": 1}}}, r"'study\.seeds' cannot be overridden in a study"),
         ({"sizes": {**SIZES, "x": {"train.seed": 1}}}, r"the study sets the seed of each run"),
         ({"sizes": SIZES, "tune": {"model.d_model": [8, 16]}}, r"cannot be tuned, since study\.sizes sets it"),

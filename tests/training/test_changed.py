@@ -15,7 +15,7 @@ from tfkit.core.options import RecipePath
 from tfkit.data.corpus import Corpus, Example, LabelledText, ParallelText, Phrases, TextCorpus
 from tfkit.recipe.load import load_recipe
 from tfkit.run import train
-from tfkit.runs import history
+from tfkit.runs import claim, history
 from tfkit.runs.record import differences, file_hashes
 
 TWO = {"steps": 2, "metrics": []}
@@ -66,6 +66,16 @@ def test_a_run_beyond_the_last_step_is_refused_untouched(
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     train(small(tmp_path, steps=4, metrics=[]), folder, resume=True)
     assert "already finished" in capsys.readouterr().out
+
+
+def test_a_key_that_one_version_lacks_is_no_change_if_it_is_off() -> None:
+    for value, lines in (
+        ("none", []),
+        (None, []),
+        (False, []),
+        (2, ["train.pieces: 2 in the run, nothing in the recipe"]),
+    ):
+        assert list(claim.differences({"pieces": value}, {}, "train")) == lines
 
 
 @pytest.mark.full

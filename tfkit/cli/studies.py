@@ -13,10 +13,16 @@ from tfkit.cli.main import NO
 from tfkit.cli.options import EXACT_JSON, IMPORTS, SETS, TRUST, Whole
 from tfkit.cli.terminal import OUTPUT, echo, echo_json, outlasting
 from tfkit.core.bounds import JOBS
+from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from tfkit.studies.arms import StudySource
     from tfkit.studies.plan import Plan
+
+
+def _refuse_on(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError("--on was removed; --commands prints a line for each run, for any scheduler")
 
 
 @click.command("study")
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
+@click.option("--on", hidden=True, expose_value=False, callback=_refuse_on)
 @SETS
 @IMPORTS
 @TRUST
@@ -132,7 +139,6 @@ def compare_command(
 
     Runs whose recipes differ only in the seed count as one variant. Exit status 1: runs were altered.
     """
-    from tfkit.core.errors import UsageError
     from tfkit.core.figures import Console
     from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report

@@ -251,8 +251,8 @@ def differences(old: Any, new: Any, path: str, sides: tuple[str, str] = ("run", 
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*old, *new]):
             yield from differences(old.get(key, ABSENT), new.get(key, ABSENT), f"{path}.{key}", sides)
-    elif old is ABSENT and new in OFF:
-        return  # the run was written by a version without this option
+    elif (old is ABSENT and new in OFF) or (new is ABSENT and (old is None or old in OFF)):
+        return  # one side was written by a version without this option
     elif old != new:
         yield f"{path}: {_shown(old)} in the {sides[0]}, {_shown(new)} in the {sides[1]}"
 

@@ -25,7 +25,9 @@ def identity(recipe: Recipe, match: Match | None = None) -> str:
     """Hash a recipe and the budget of its runs. The folder of the recipe does not change the hash."""
     home = str(Path.cwd() if recipe.file is None else recipe.file.resolve().parent)
     budget = None if match is None else match.model_dump()
-    text = json.dumps([without_seed(plain(recipe)), budget], sort_keys=True, default=str)
+    data = without_seed(plain(recipe))
+    data["train"]["parallel"] |= {"pieces": "none"}  # a removed key that earlier versions hash
+    text = json.dumps([data, budget], sort_keys=True, default=str)
     return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
 
 

@@ -25,7 +25,6 @@ STEPS = "train.steps"
 FIRST = "study.measure[0]"
 CLAIM = re.compile(r"\s*(.+?)\s*([<>])(?!=)\s*(.+?)\s*")
 Key = Annotated[str, Field(min_length=1)]
-SizeName = Annotated[str, Field(pattern=r"^[\w.-]+$")]
 
 
 class Match(Section):
@@ -146,7 +145,7 @@ class Study(Section):
     tune: dict[str, Values] = Field(
         default_factory=dict, description="candidate values by key, tuned for each variant with the first seed"
     )
-    sizes: dict[SizeName, Annotated[dict[str, Any], Field(min_length=1)]] = Field(
+    sizes: dict[str, Annotated[dict[str, Any], Field(min_length=1)]] = Field(
         default_factory=dict,
         description="values by key of each size at which all variants are repeated: {small: {model.d_model: 64}, "
         "large: {model.d_model: 128}}",
@@ -307,6 +306,11 @@ def _value_problems(study: Study) -> Iterator[Problem]:
     for key in study.tune:
         if any(key in values for values in study.sizes.values()):
             yield Problem(key, "cannot be tuned, since study.sizes sets it", at="study.tune")
+    if match is not None and match.what in ("tokens", "seconds") and any(STEPS in one for one in study.sizes.values()):
+        yield Problem(STEPS, f"cannot be set, since study.match.{match.what} solves for it", at="study.sizes")
+    for name in study.sizes:
+        if re.fullmatch(r"[\w.-]+", name) is None:
+            yield Problem("", f"'{name}': name a size with letters, digits, _, . and - only", at="study.sizes")
     sizes = {f"sizes.{name}": values for name, values in study.sizes.items()}
     if any("train.seed" in values for values in (study.tune, study.base_values, *sizes.values())):
         yield Problem("seeds", "the study sets the seed of each run; remove train.seed", at="study")

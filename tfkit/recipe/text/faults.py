@@ -149,6 +149,7 @@ MEANINGS: dict[str, str] = {
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
+    "too_short": "must have {min_length} or more values",
     "too_long": "must have at most {max_length} values",
     "literal_error": "expected {expected}",
 }
