@@ -21,7 +21,7 @@ ROOMS = {
     "__init__.py": 71,
     "__main__.py": 5,
     "api.py": 187,
-    "cli": 3341,
+    "cli": 3347,
     "components": 4709,
     "contracts": 4261,
     "core": 3639,
@@ -30,16 +30,16 @@ ROOMS = {
     "generation": 4320,
     "interop": 11079,
     "models": 1970,
-    "recipe": 6951,
+    "recipe": 6952,
     "reports": 3618,
     "run": 972,
     "runs": 2931,
     "skeletons": 875,
     "storage": 920,
-    "studies": 4491,
+    "studies": 4497,
     "training": 9062,
 }
-TESTS = 50_204
+TESTS = 50_233
 
 
 @cache
