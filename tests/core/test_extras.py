@@ -45,6 +45,10 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert installing("study") == 'pip install -e ".[study]" in a clone of tfkit'
 
 
+def test_an_extra_newer_than_the_installation_is_named() -> None:
+    assert installing("newer") == 'pip install -e ".[newer]" in a clone of tfkit'
+
+
 @pytest.mark.full
 def test_messages_and_documents_name_declared_extras_and_install_no_other_project() -> None:
     count = 0

@@ -20,7 +20,7 @@ from tfkit.contracts.training import small_model
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import Slot
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.generation.constraint import Guide, token_texts
+from tfkit.generation.constraint import Guide, guide_of, token_texts
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import prepare
 from tfkit.generation.texts import find
@@ -293,3 +293,13 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UsageError, match=r"generate.logits: regex: constraints need the package llguidance: pip inst"):
         bound(made("word"), regex("unheard of"))
+
+
+def test_a_leading_space_that_the_tokens_lose_is_no_text() -> None:
+    guide = guide_of(" cat", made("unigram"), frozenset({2}))
+    assert guide.begins == {True: False, False: True}
+    assert guide_of("cat", made("unigram"), frozenset({2})).begins == {True: True, False: True}
+
+
+def test_the_fewest_tokens_need_no_limit_that_is_too_much_work() -> None:
+    assert guide_of("[a-z]+e", made("word"), frozenset({2})).needs(first=True) == 1

@@ -178,10 +178,12 @@ def installing(extra: str) -> str:
     """Return the pip command that installs an extra, according to the metadata of the distribution."""
     try:
         listed = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:  # a source tree that was never installed
-        return f'pip install -e ".[{extra}]" in a clone of tfkit'
+    except importlib.metadata.PackageNotFoundError:
+        listed = []
     requirements = [line.partition(";") for line in listed]
     names = [name.strip() for name, _, marker in requirements if re.search(rf"extra == ['\"]{extra}['\"]", marker)]
+    if not names:  # a source tree that was never installed, or was before it had the extra
+        return f'pip install -e ".[{extra}]" in a clone of tfkit'
     return "pip install " + " ".join(f'"{name}"' for name in names)
 
 

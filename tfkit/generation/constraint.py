@@ -243,7 +243,9 @@ class Guide:
             return _opens(self.pattern, self.spellings[first], _at_most(tokens * self.longest))
 
         if first not in self.fewest:
-            self.fewest[first] = bisect_left(range(LONGEST), True, key=fits)
+            doubled = (1 << power for power in range(LONGEST.bit_length()))  # from below: high limits need much work
+            most = next(filter(fits, doubled), 0)
+            self.fewest[first] = bisect_left(range(most), True, lo=most // 2, key=fits)
         return self.fewest[first]
 
     def complete(self, first: bool, ids: Sequence[int]) -> bool:
@@ -341,7 +343,9 @@ def _words(texts: Iterable[bytes]) -> tuple[set[str], set[str]]:
 def _spellings(texts: TokenTexts, first: bool) -> str:
     """Return the pattern of all texts that tokens can spell, at the beginning (`first`) or after a prompt."""
     if len({text for text in texts.inner if len(text) == 1}) == 256:
-        return "(?s:.*)"
+        opening = {text[:1] for text in texts.first}  # without a space, where tokens lose it at the beginning
+        lost = [chr(sign) for sign in range(128) if first and bytes([sign]) not in opening]
+        return f"(?s:[^{''.join(map(literal, lost))}].*)?" if lost else "(?s:.*)"
     signs, words = _words(texts.inner)
     every = "|".join([*map(literal, words), *([f"[{''.join(map(literal, signs))}]"] if signs else [])])
     if not first:
