@@ -21,13 +21,13 @@ ROOMS = {
     "__init__.py": 71,
     "__main__.py": 5,
     "api.py": 187,
-    "cli": 3347,
+    "cli": 3349,
     "components": 4709,
     "contracts": 4261,
-    "core": 3639,
+    "core": 3641,
     "data": 5998,
     "functional": 1646,
-    "generation": 4320,
+    "generation": 4324,
     "interop": 11079,
     "models": 1970,
     "recipe": 6952,
@@ -39,7 +39,7 @@ ROOMS = {
     "studies": 4497,
     "training": 9062,
 }
-TESTS = 50_233
+TESTS = 50_253
 
 
 @cache
