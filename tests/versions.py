@@ -38,7 +38,7 @@ SECONDS = 240  # to install packages in; a network that takes longer is as good 
 WITHOUT_TORCH = (
     "tests/test_imports.py", "tests/cli/test_help.py::test_help_imports_nothing_heavy", "tests/data",
     "tests/recipe/test_compose.py", "tests/recipe/test_source.py",
-    "tests/training/test_baseline.py", "tests/training/test_metrics.py", "tests/training/test_schedules.py",
+    "tests/training/test_metrics.py", "tests/training/test_schedules.py",
 )  # fmt: skip
 # what hangs on torch: graphs, kernels, copies, threads, random numbers, files of weights
 WITH_TORCH = (

@@ -21,6 +21,7 @@ NO_FACTS = """
 __wrapped__ __self__ strerror errno problem context problem_mark context_mark encoding O_NONBLOCK O_NOFOLLOW CSafeLoader
 SIGPROF __name__ __func__ is_animated __file__ __notes__ __module__ __qualname__ __metadata__ __args__ __origin__ id
 attr value killpg blueprint init_gain root start_logits logits decoder_hidden_states hidden_states last_hidden_state
+mean sd
 """
 # code that runs beside transformers, on models of its own
 EXCEPT = {ROOT / "interop" / "huggingface" / "own" / "modeling_tfkit.py"}

@@ -51,7 +51,8 @@ def test_the_same_line_ends_a_study_after_any_kill(tmp_path: Path, share: int) -
     unbroken = weights(folder)
     assert set(unbroken) == {"baseline-s0", "wide-s0"}
     seen = set()
-    for event in kills(lambda: shutil.rmtree(folder) or tfkit(*line, folder=tmp_path), share):
+    shutil.rmtree(folder)
+    for event in kills(lambda: tfkit(*line, folder=tmp_path), share):
         there = finished(folder) if folder.is_dir() else {}
         seen.add(len(there))
         again = tfkit(*line, folder=tmp_path)
@@ -62,6 +63,7 @@ def test_the_same_line_ends_a_study_after_any_kill(tmp_path: Path, share: int) -
         data = json.loads((folder / "results.json").read_text())
         assert [run["state"] for arm in data["arms"] for run in arm["runs"]] == ["done", "done"], event
         assert (folder / "report.html").is_file()
+        shutil.rmtree(folder)
     assert share > 100 or seen == {0, 1, 2}
 
 

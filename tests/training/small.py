@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfkit.recipe.load import Recipe, load_recipe
-from tfkit.run import Run, train
+import tfkit
+
+if TYPE_CHECKING:  # the recipe is read without torch, too
+    from tfkit import Recipe, Run
 
 LINES = ["one two three four", "two three", "four five six one two", "three one", "six six five", "one five two"]
 RECIPE: dict[str, Any] = {
@@ -65,12 +67,12 @@ def small(folder: Path, overrides: dict[str, Any] | None = None, **train: Any) -
             (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
     corpora = {split: {"type": "text", "files": str(folder / f"{split}.txt")} for split in ("train", "valid")}
     data = {**RECIPE["data"], **corpora}
-    return load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], **train}}, overrides)
+    return tfkit.load_recipe({**RECIPE, "data": data, "train": {**RECIPE["train"], **train}}, overrides)
 
 
 def trained(loaded: Recipe, out: Path | str | None, **options: Any) -> Run:
     """The run of a recipe, without a word."""
-    return train(loaded, out, progress=False, **options)
+    return tfkit.train(loaded, out, progress=False, **options)
 
 
 def outcome(folder: Path) -> dict[str, Any]:

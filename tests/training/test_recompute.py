@@ -62,7 +62,7 @@ def gradients(task: Task, drawn: bool = True) -> tuple[dict[str, Tensor], int]:
             loss.backward()  # type: ignore[no-untyped-call]
     else:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            [loss] = (one.total for one in division.backward(batch, (0, 0, 0), 1.0, True))
+            loss = division.backward(batch, (0, 0, 0), 1.0, True).total
     found = {name: value.grad.clone() for name, value in task.trained.named_parameters() if value.grad is not None}
     return {**found, "loss": loss.detach()}, sum(kept.values())
 

@@ -212,15 +212,19 @@ class Runner:
         for run in self.progress.runs:
             if len(self.progress.workers) >= self.progress.jobs:
                 break
-            if run in busy or run in self.progress.failed or self.board.state(run) != "waiting":
+            place, is_done = self.folder / RUNS / f"{run.name}.claim", self.board.state(run) != "waiting"
+            if run in busy or run in self.progress.failed or (is_done and not place.is_file()):
                 continue
             try:
-                claim = RunClaim.take(self.folder / RUNS / f"{run.name}.claim")
+                claim = RunClaim.take(place)  # of a run that is done: left by a killed process
             except RunError as error:
                 self._fail(run, str(error))
                 continue
             folder = self.board.run_folder(run).path
-            if claim is None or is_trained(folder):  # a killed study may have left a run in progress
+            if is_done:
+                if claim is not None:
+                    claim.release()
+            elif claim is None or is_trained(folder):  # a killed study may have left a run in progress
                 elsewhere = True
                 self._report_waiting(run, held_by(folder))
                 if claim is not None:
