@@ -94,5 +94,5 @@ def test_a_study_counts_the_epochs_of_its_arms(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(text))
     source = StudySource(str(file))
     recipe = source.recipe()
-    arms = [arm.counted(source) for arm in arms_of(source, study_of(recipe), recipe.variant_entries, {})]
+    arms = [arm.counted(source) for arm in arms_of(source, study_of(recipe), recipe.variant_entries)]
     assert [arm.steps for arm in arms] == [6, 3]
