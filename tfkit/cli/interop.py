@@ -54,8 +54,6 @@ def import_command(source: str, out: str | None, dtype: str, force: bool, import
 
 
 FORMATS = ("huggingface", "onnx", "sentence-transformers", "peft")
-
-
 HUGGINGFACE, ONNX, SENTENCES, PEFT = FORMATS
 
 

@@ -37,8 +37,6 @@ Exit status: 0 done; 1 the answer is no (different, broken, altered, failed,
 cut off), or the output was lost; 2 something to correct; 130 interrupted.
 
 """
-
-
 # command, or command and subcommand -> examples without `tfkit`
 EXAMPLES: dict[str, tuple[str, str]] = {
     "": ("new mine", "train mine.yaml --out runs/mine"),
@@ -86,17 +84,9 @@ REMOVED = {
     "bench": "run `python -m tests.benchmarks` in a clone of the repository",
     "ladder": "`study.sizes` in a recipe compares its variants at several sizes (tfkit study)",
 }
-
-
 GROUPS = ("Recipes", "Training", "Using", "Comparing", "Extending")
-
-
 COMMANDS = {name: row for page in pages("commands") for name, row in page.COMMANDS.items()}
-
-
 NO, WRONG, INTERRUPTED = 1, 2, 130
-
-
 TRACEBACK = "TFKIT_TRACEBACK"  # environment variable: show the full traceback of exceptions in custom parts
 
 

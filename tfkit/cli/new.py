@@ -22,7 +22,6 @@ from tfkit.recipe.text.node import inline
 
 FOLDER = Path(__file__).parents[1] / "skeletons"
 
-
 MODEL = """\
 tfkit: 1
 model:
@@ -40,8 +39,6 @@ model:
     feedforward: {type: mlp, d_ff: 64, activation: gelu}
   head: language_model
 """
-
-
 TEXTS = """\
 data:
   tokenizer: character
@@ -51,8 +48,6 @@ data:
 objective: causal_lm
 train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
 """
-
-
 PAIRS = """\
 tfkit: 1
 model:
@@ -75,8 +70,6 @@ objective: seq2seq
 train: {device: cpu, steps: 2, optimizer: adam, schedule: {type: constant, lr: 0.001}, samples: 0}
 generate: {max_new_tokens: 4}
 """
-
-
 STREAM = MODEL.replace("vocab_size: 100", "vocab_size: tokenizer") + TEXTS
 
 

@@ -40,8 +40,6 @@ def recipes_command(word: str, as_json: bool) -> None:
 
 
 SHOWN = 2  # number of examples shown per split
-
-
 NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
 
 

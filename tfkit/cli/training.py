@@ -68,8 +68,6 @@ def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
 
 
 UNITS = {"B": 1, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
 SIZE = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(UNITS)})")
 
 

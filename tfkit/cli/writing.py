@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from tfkit.generation.writer import GeneratedText
     from tfkit.run import Run
 
-
 NAMED = 5  # maximum number of unknown pieces quoted in one warning
-
-
 LONG = 30  # maximum characters shown of a piece
-
-
 Form = Literal["best", "all", "stream", "jsonl"]
 
 

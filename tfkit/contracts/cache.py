@@ -194,8 +194,6 @@ def check_encoder_runs_once(case: Case) -> None:
 
 
 HIDDEN = 1  # the key hidden by a bias
-
-
 HOT = 2  # the query with a temperature
 
 

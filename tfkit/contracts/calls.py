@@ -23,14 +23,8 @@ from tfkit.models.base import Model
 from tfkit.models.build import build_model
 
 SOURCE = 6  # source length of the encoder-decoder
-
-
 PREFIX = 3  # prefix length of the prefix mask
-
-
 PAD = 0
-
-
 Arguments = dict[str, Any]  # of a model call, by name
 
 

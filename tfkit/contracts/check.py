@@ -57,8 +57,6 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-
-
 # slots that are tested with these checks only
 ENOUGH = {
     "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
@@ -97,8 +95,6 @@ def with_needs(name: str) -> list[str]:
 
 
 STYLES = {"ok": "green", "excepted": "cyan", "FAILED": "bold red", "not run": "yellow"}
-
-
 SHOWN = 3  # maximum number of failures listed per check
 
 

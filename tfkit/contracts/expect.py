@@ -24,14 +24,8 @@ from tfkit.core.errors import TfkitError
 from tfkit.core.output import some
 
 T = TypeVar("T")
-
-
 SAME = 1e-6  # tolerance for identical computations
-
-
 EQUAL = 1e-5  # tolerance for reordered computations; some parts compute in float32
-
-
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')  # traceback frame within a message
 
 

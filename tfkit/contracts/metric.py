@@ -27,17 +27,9 @@ from tfkit.training.metric import Metric
 from tfkit.training.progress import Reporter
 
 METRIC = ("metric",)
-
-
 REFERENCES = ("the cat sat on the mat .", "it rains in the small town today", "he reads a book , and she a letter")
-
-
 WRONG = ("the dog sat on a mat .", "it is raining here", "he read letters to her and a book")
-
-
 LOSSES = (0.0, 0.1, 1.0, 3.0, 12.0)
-
-
 NEAR = 1e-9
 
 
@@ -124,8 +116,6 @@ def check_loss_order(case: Case) -> None:
 
 
 CALLBACK = ("callback",)
-
-
 STEPS = 4
 
 

@@ -21,11 +21,7 @@ from tfkit.training.adapter import Adaptation, Adapter
 from tfkit.training.schedule import Schedule
 
 OPTIMIZER = ("optimizer",)
-
-
 RATE = 0.01
-
-
 STEPS = 12
 
 
@@ -117,11 +113,7 @@ def check_optimizer_state(case: Case) -> None:
 
 
 SCHEDULE = ("schedule",)
-
-
 WIDTHS = (16, 1024)
-
-
 TOTALS = (1, 2, 50, 5000)
 
 

@@ -27,17 +27,11 @@ from tfkit.core.options import PathMark, Slot
 from tfkit.core.registry import REGISTRY
 
 NOUNS = ("cat", "dog", "house", "river", "child", "teacher")
-
-
 VERBS = ("sees", "finds", "likes", "calls")
-
-
 LINES = tuple(
     f"the {noun} {VERBS[index % len(VERBS)]} a small {NOUNS[(index * 5 + 2) % len(NOUNS)]}"
     for index, noun in enumerate(NOUNS * 4)
 )
-
-
 # texts with characters outside the fitted vocabulary
 ODD = (
     "", " ", "  two  spaces ", "a line\nand another\ttab", "Ünïcödé ßtraße", "漢字かな", "🙂👩‍👩‍👧",
@@ -155,7 +149,6 @@ def file_options(part: type[Component]) -> dict[str, object]:
 
 Value = TypeVar("Value")
 
-
 # values by option name, used for required options, and for other options as variants, one at a time
 SIZES: dict[str, object] = {
     "after": 1,
@@ -228,27 +221,16 @@ SIZES: dict[str, object] = {
     "weight_decay": 0.1,
     "weight_offset": 1.0,
 }
-
-
 # parts for required options whose value is a part, by slot
 PARTS = {"feedforward": "mlp", "activation": "gelu", "norm": "layer_norm", "attention": "multi_head"}
-
-
 # slots whose options do not depend on the model's shape
 SHAPELESS = frozenset(
     "init model tokenizer corpus objective optimizer schedule adapter metric callback logits stop strategy".split()  # noqa: SIM905
 )
 
-
 D_MODEL = 16
-
-
 VOCABULARY = 23
-
-
 MAX_LENGTH = 32
-
-
 PLAIN_SHAPE = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, num_heads=4)
 
 

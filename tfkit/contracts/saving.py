@@ -113,8 +113,6 @@ def check_meta(case: Case) -> None:
 
 
 RATE = 0.25
-
-
 ROWS = 1500  # number of copies of a row, to estimate the mean
 
 
@@ -160,8 +158,6 @@ def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
 
 
 WIDER = 8  # width relative to the base
-
-
 STEPS = 3
 
 
@@ -257,8 +253,6 @@ def _requiring(case: Case) -> Iterator[tuple[Case, str, str]]:
 
 
 P = ParamSpec("P")
-
-
 T = TypeVar("T")
 
 

@@ -76,8 +76,6 @@ def _survives_in_a_recipe(case: Case) -> None:
 
 
 KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation")
-
-
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 

@@ -30,11 +30,7 @@ from tfkit.generation.texts import find
 from tfkit.models import Model
 
 LOGITS, STOP = ("logits",), ("stop",)
-
-
 ROWS, TIME = 4, 7
-
-
 WRITTEN = (0, 3, 1, 5)  # number of generated tokens per row
 
 
@@ -144,17 +140,9 @@ def check_cut(case: Case) -> None:
 
 
 STRATEGY = ("strategy",)
-
-
 TEXTS = ("the cat", "a", "sees a house")
-
-
 ROOM = (4, 3, 0)
-
-
 SEED = 5
-
-
 Found = list[list[Candidate]]
 
 

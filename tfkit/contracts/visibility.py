@@ -18,8 +18,6 @@ from tfkit.core.context import Span, Visibility
 from tfkit.core.inputs import ASSUMED, Inputs
 
 TIME = 6
-
-
 # mask rules to test parts with, by topology
 RULES: dict[str, tuple[object, ...]] = {
     "decoder": ({"type": "window", "size": 2}, "prefix"),
@@ -152,8 +150,6 @@ def reachable(case: Case, time: int = TIME) -> Tensor:
 
 
 LENGTHS = (7, 4, 0, 1, 6)
-
-
 PACKED = ((4, 3, 2), (5, 4), (10,))  # text lengths in each packed row
 
 

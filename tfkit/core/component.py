@@ -69,11 +69,7 @@ def _in_float32(value: float) -> float:
 
 
 Number = Annotated[float, AfterValidator(_in_float32)]
-
-
 PositiveFloat = Annotated[float, Field(gt=0), AfterValidator(_in_float32)]
-
-
 NonNegativeFloat = Annotated[float, Field(ge=0), AfterValidator(_in_float32)]
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-
-
 SHIPPED = (f"{PACKAGE / '_recipes'}{os.sep}", f"{PACKAGE.parent / 'recipes'}{os.sep}")  # in a wheel, in a clone
 
 
@@ -200,8 +198,6 @@ def optional(module: str, extra: str, purpose: str) -> Any:
 
 
 GROUP = "tfkit.parts"  # each entry point names a module that registers parts on import
-
-
 # uninformative frames: frozen modules, tfkit and importlib
 INSIDE = ("<", f"{Path(__file__).parents[1]}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
 

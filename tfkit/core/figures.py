@@ -56,8 +56,6 @@ class Console(rich.console.Console):
 
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")
-
-
 LONGEST = 48  # maximum characters of a label
 
 

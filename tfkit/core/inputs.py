@@ -30,7 +30,6 @@ OF_LAYERS: dict[str, str] = {
     "compile": "compiles without graph breaks",
     "export": "exports with dynamic batch size and length",
 }
-
 # capabilities of all other parts
 OF_SECTIONS: dict[str, str] = {
     "likelihood": "its loss is -log p of the targets",
@@ -47,12 +46,10 @@ OF_SECTIONS: dict[str, str] = {
     "shards": "reads token shards, so that texts need not fit in memory",
     "averages": "has weights that are evaluated and published in place of the model's",
 }
-
 CAPABILITIES = OF_LAYERS | OF_SECTIONS
 
 # default for sublayers that declare nothing; correct if the sublayer reads only `context.mask`
 ASSUMED = frozenset({"causal", "bidirectional", "padding", "packing", "masks"})
-
 # capabilities of every part that processes tokens independently
 TOKENWISE = frozenset({"causal", "bidirectional", "cache", "padding", "packing", "masks", "compile", "export"})
 

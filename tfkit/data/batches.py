@@ -36,17 +36,10 @@ def by_length(lengths: Sequence[int], device: str, size: int | None = None) -> I
 
 
 Indices = NDArray[np.int64]
-
-
 Lengths = NDArray[np.integer]  # [examples] or [examples sides]
-
-
 Batch = TypeVar("Batch")
 
-
 _POOL = 64  # batches per pool whose examples are sorted by length: more batches reduce padding, fewer mix better
-
-
 _PACK_POOL = 8192  # number of examples that are packed into rows at a time
 
 

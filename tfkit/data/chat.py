@@ -25,35 +25,19 @@ from tfkit.core.synonyms import nearest
 from tfkit.data.tokenizer import Tokenizer
 
 Cuts = Sequence[tuple[int, bool]]
-
-
 Message = dict[str, Any]  # role and content, and what the template reads: tool_calls, reasoning_content, ...
-
-
 ROLES = ("system", "user", "assistant", "tool", "developer")
-
-
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names of one field, as in transformers
-
-
 UNUSED = ("id", "name", "tool_call_id")  # fields that a template may ignore
-
-
 NAMES = {  # variables of templates, by the role of the token
     "start": "bos_token", "end": "eos_token", "pad": "pad_token",
     "unknown": "unk_token", "mask": "mask_token", "separator": "sep_token",
 }  # fmt: skip
-
-
 DEFAULT = (  # each turn between a start and an end token
     "{% for message in messages %}{{ bos_token }}{{ message['role'] }}\n{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}{% if add_generation_prompt %}{{ bos_token }}assistant\n{% endif %}"
 )
-
-
 logger = logging.getLogger("tfkit")
-
-
 LONGEST = 100_000  # maximum number of characters in a template
 
 
@@ -315,18 +299,12 @@ def _reason(status: int) -> str:
 
 
 _RENDERER = _Renderer()
-
-
 atexit.register(_RENDERER.stop)
-
-
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: _RENDERER.stop(fork=True))
 
 
 MARK = "\ufdef"  # replaces a control token while the text around it is encoded; not a character
-
-
 Encoded = tuple[list[int], list[tuple[int, int]]]  # ids with their character spans
 
 

@@ -54,8 +54,6 @@ def attend_with_dropout(
 
 
 _Backward = Callable[..., tuple[Tensor | None, ...]]
-
-
 _once: Callable[[_Backward], _Backward] = torch.autograd.function.once_differentiable
 
 

@@ -34,8 +34,6 @@ from tfkit.core.errors import UsageError
 from tfkit.core.machine import vendor
 
 THIN = 64  # minimum width and number of outputs of a packed weight: MKL pads smaller ones
-
-
 HINT = 64  # number of rows that layouts are optimized for; near-optimal for fewer rows, too
 
 
@@ -48,8 +46,6 @@ def operator(namespace: str, name: str) -> Any:
 
 
 PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("mkl", "_mkl_linear")
-
-
 ONEDNN, REORDER = operator("mkldnn", "_linear_pointwise"), operator("mkldnn", "_reorder_linear_weight")
 
 
@@ -170,11 +166,7 @@ def suits(name: str, width: int, out: int) -> bool:
 
 
 FORCED = "TFKIT_PRODUCTS"  # environment variable: the name of a way
-
-
 DIRECT = ("mkl", "onednn")  # ways without a copy of the weight
-
-
 FEW = 64  # maximum number of rows for which copies are faster
 
 
@@ -250,8 +242,6 @@ def _listed(rule: ProductRule, rows: int, width: int, out: int, transposed: bool
 
 
 WORTH = 1 << 24  # minimum multiplications for oneDNN, whose calls cost about 10 microseconds more
-
-
 AutogradContext = Any  # torch does not declare its attributes
 
 

@@ -47,14 +47,8 @@ def _with_tensors(
 
 
 SLACK = 64  # number of expired elements that are retained for `rewind`
-
-
 SPARE = 64  # minimum spare capacity of a new buffer
-
-
 IN_PLACE = 1 << 22  # buffers with more elements are reordered in place, because allocation would be slower
-
-
 AHEAD = 4096  # maximum number of elements reserved in advance, because few texts reach their limit
 
 
@@ -187,8 +181,6 @@ class GrowingBuffers:
 
 
 BLOCK = 64  # elements in a block
-
-
 WIDE = 1 << 14  # narrower rows are searched directly
 
 

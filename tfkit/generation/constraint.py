@@ -24,11 +24,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.backend import token_bytes
 
 Texts = Sequence[bytes]
-
-
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte token in vocabularies with byte fallback
-
-
 _AHEAD = ("BPEDecoder", "CTC")  # decoders in which a token's text depends on the next token
 
 
@@ -105,32 +101,14 @@ def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) ->
 
 
 CLOSING = 64  # tokens before the limit from which on a match must fit into as many characters
-
-
 FUEL = 5_000_000  # maximum work to compile a pattern, and for a token; a second or two
-
-
 STEP = 16  # steps of these limits, each of which compiles the pattern once
-
-
 MOST_MATCHERS = 32  # maximum compiled limits per guide
-
-
 LONGEST = 1 << 20  # maximum characters of the shortest match
-
-
 EDGES = re.compile(r"\A(?:\^|\\A)|(?<!\\)(?:\$|\\Z)\Z")
-
-
 ANCHOR = re.compile(r"\\[bB]|(?<!\\)[\^$]")
-
-
 FAULT = re.compile(r"regex parse error:\n(?:.*\n)*? {4}( *)(\^+)\n(?:.*\n)*?error: (.*)")
-
-
 Ids = list[int]
-
-
 Flags = NDArray[np.bool_]
 
 

@@ -31,8 +31,6 @@ def join_heads(x: Tensor) -> Tensor:
 
 
 Choose = Callable[[Sequence[nn.Linear], int], Way | None]  # layers, rows -> the fastest way; None: the layers' own
-
-
 Make = Callable[[Sequence[nn.Linear], Way], Product | None]
 
 
@@ -123,8 +121,6 @@ REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 
 
 
 PREPACK, INT8_PRODUCT = operator("quantized", "linear_prepack"), operator("quantized", "linear_dynamic")
-
-
 ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
 
 

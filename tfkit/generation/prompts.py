@@ -23,11 +23,7 @@ from tfkit.data.corpus.records import parsed, pick
 from tfkit.data.tokenizer import Tokenizer
 
 Ids = Sequence[int]
-
-
 Source = Ids | NDArray[np.float32]  # encoder input: ids, or vectors [time width]
-
-
 Prompts = str | Sequence[str | Ids] | Ids
 
 
@@ -127,16 +123,10 @@ def _some(values: Entries) -> Entries:
 
 
 Text = Annotated[str, Field(min_length=1)]
-
-
 Token = NonNegativeInt | Text
-
-
 Texts = Annotated[
     tuple[Text, ...], BeforeValidator(_listed_ids, json_schema_input_type=Text | list[Text]), AfterValidator(_some)
 ]
-
-
 Tokens = Annotated[
     tuple[Token, ...], BeforeValidator(_listed_ids, json_schema_input_type=Token | list[Token]), AfterValidator(_some)
 ]

@@ -22,8 +22,6 @@ from tfkit.models.stack import Stack
 from tfkit.models.static import StaticState, Step
 
 PIECE = 4096  # maximum number of tokens in a forward over all rows, to bound the memory
-
-
 WORTHWHILE = 64  # minimum number of tokens saved for which a common prefix is read separately
 
 

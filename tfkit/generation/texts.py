@@ -24,8 +24,6 @@ from tfkit.models import Model
 from tfkit.models.static import compiled_step
 
 COPIES = 4  # minimum number of float32 tensors of vocabulary size per text: logits, log-probabilities, totals, order
-
-
 TEXT = 1000  # minimum bytes of other data per text
 
 

@@ -30,17 +30,9 @@ from tfkit.storage.folders import target_folder, whole_folder
 from tfkit.storage.hub import in_words, local_repository, repository
 
 SETTINGS = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP)  # may contain _name_or_path, written by transformers
-
-
 RECORDED = (RECIPE, RESOLVED, ENVIRONMENT, EVALUATION, *SETTINGS)  # text files that can hold paths
-
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 _COMMENT = re.compile(r"(?:^|\s)#.*", re.MULTILINE)
-
-
 _PATH = re.compile(r"(?<![\w./:~<>-])(?:/|[A-Za-z]:[\\/])[^\s\"'`,;:|<>()\[\]{}]*[^\s\"'`.,;:|<>()\[\]{}]")
 
 
@@ -133,8 +125,6 @@ def _named(paths: Iterable[str], folder: Path) -> dict[str, str]:
 
 
 MARKS = {ENVIRONMENT, RESOLVED}  # files by which a repository is recognized as a run
-
-
 BESIDE = {CARD, ".gitattributes"}  # files that a new repository may already contain
 
 

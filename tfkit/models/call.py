@@ -167,7 +167,6 @@ class DecodeState:
 
 DEFAULTS = {"with_heads": True}  # defaults of optional inputs other than None
 
-
 Forward = TypeVar("Forward", bound=Callable[..., object])
 
 

@@ -24,8 +24,6 @@ from tfkit.recipe.text.source import LANGUAGE, MAPPING, from_mapping, near_file,
 from tfkit.storage.files import why_missing
 
 TASKS = "tasks"  # folder of trainable recipes
-
-
 FOLDERS = ("models", TASKS, "studies")
 
 

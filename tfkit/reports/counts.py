@@ -43,8 +43,6 @@ from tfkit.reports.meter import (
 )
 
 MOST = 256  # maximum number of layers built for comparison; in deeper stacks, only the first and last ones are compared
-
-
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 

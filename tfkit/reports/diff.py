@@ -153,14 +153,8 @@ def words(value: object) -> str:
 
 
 Follows = list[tuple[Any, Any]]  # changes of the layers' norm, which other norms inherit
-
-
 AS_LAYER = "layer.norm"
-
-
 OUTPUT = "the encoder's output"
-
-
 SHOWN_SETS = 8
 
 

@@ -31,12 +31,8 @@ from tfkit.models.build import meta_inputs
 from tfkit.models.stack import Stack
 
 aten = torch.ops.aten
-
-
 # operations whose result has the dtype of integer and boolean inputs
 ARITHMETIC = {aten.add, aten.sub, aten.mul, aten.bitwise_and, aten.bitwise_or, aten.bitwise_not}
-
-
 COMPARISONS = {aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge}
 
 

@@ -96,7 +96,6 @@ SLOTS: dict[str, Note] = {
 
 Part = type[Component]
 
-
 # attention that an objective requires -> topology that provides it
 TOPOLOGIES = {"causal": "decoder", "bidirectional": "encoder", "encoder_decoder": "encoder_decoder"}
 
@@ -210,8 +209,6 @@ ROOT = Path(tfkit.__file__).parents[1]
 
 # a citation in parentheses, with a year or an arXiv number: (Press et al. 2021, arXiv 2108.12409)
 PAPER = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|\barXiv\b)[^()]*)\)")
-
-
 ARXIV = re.compile(r"\b\d{4}\.\d{4,5}\b")
 
 

@@ -20,17 +20,9 @@ from tfkit.recipe.rules import PAIRS, SECTION_PAIRS, pairs
 from tfkit.recipe.text.node import inline
 
 INDENT = 2
-
-
 LONG = 36  # words longer than this, such as paths, may be broken
-
-
 GAP = 2  # spaces between table columns
-
-
 TABLE_WIDTH = 72  # narrower terminals get a list instead of a table
-
-
 NO_DOC = "no description: the class has no docstring"
 
 

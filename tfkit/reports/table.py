@@ -33,21 +33,11 @@ def say(console: Console, text: str, indent: int = 0, style: str = "", hang: int
 
 
 SHOWN_NAMES = 8
-
-
 TEXT_WIDTH = 24  # minimum width of the first column
-
-
 ONCE = "computed once for all layers"  # title of the row for masks, shared position biases and memory
-
-
 # figures shown first in the headline
 LABELS = {"d_model": "d_model", "vocab_size": "vocabulary", "num_layers": "layers"}
-
-
 ELSEWHERE = ("max_length", "memory_width", "last_state")  # stack figures omitted from the headline
-
-
 FIGURES = {
     "parameters": "parameters",
     "flops_per_token": "FLOPs/token",

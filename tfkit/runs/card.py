@@ -29,8 +29,6 @@ CURVE_POINTS = 400  # maximum points per line; more are averaged in groups
 
 
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
-
-
 Record = Mapping[str, Any]
 
 
@@ -82,17 +80,9 @@ def _line(records: Sequence[Record], name: str) -> tuple[list[float], list[float
 MARK = (
     "<!-- written by tfkit; SHA-256 of the text above: "  # a card without this mark, or edited since, is never replaced
 )
-
-
 LARGEST = 2**20  # maximum bytes read from a card
-
-
 PROVE = "tfkit prove .  # measures the promises of the recipe"
-
-
 POINTS = 20  # maximum points of the curve
-
-
 FILES = 8  # maximum files listed per split
 
 

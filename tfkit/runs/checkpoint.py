@@ -78,45 +78,20 @@ def _tensor(text: str) -> Tensor:
 
 
 OPTIMIZER = "optimizer.safetensors"
-
-
 BESIDE = "beside.safetensors"  # modules trained besides the model, such as the objective's or an adapter
-
-
 CALLBACKS = "callbacks.safetensors"  # state of callbacks
-
-
 STATE = "state.json"
-
-
 VERSION = 1
-
-
 WHOLE = 2  # number of newest checkpoints that stay complete
-
-
 NEEDED = (WEIGHTS, OPTIMIZER, STATE)
-
-
 MORE = (BESIDE, CALLBACKS)  # optional files
-
-
 FILES = (*NEEDED, *MORE, checksums.SUMS)  # all files that a checkpoint may contain
-
-
 # raised by malformed data
 ODD = (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
-
-
 UNFINISHED = re.compile(r"\.step-\d{8,}(\.[0-9a-f]{16})?\.tmp")  # name of a checkpoint while it is being written
 
-
 _FOLDER = re.compile(r"step-(\d{8,})")
-
-
 Count = Annotated[int, Field(ge=0)]
-
-
 Finished = Literal["", "steps", "patience", "callback"]
 
 

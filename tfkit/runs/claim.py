@@ -64,20 +64,10 @@ def _check(path: Path, is_folder: bool) -> None:
 
 # keys that a resumed run may not change; steps and intervals may change
 GROUPED = ("train.groups", "train.layer_decay")  # define the optimizer's parameter groups
-
-
 TEACHER = "train.teacher"
-
-
 FROZEN = ("train.freeze", "train.adapter")
-
-
 FIXED = ("model", "data", "objective", "train.seed", "train.optimizer.type", *FROZEN, TEACHER, *GROUPED)
-
-
 ABSENT = object()
-
-
 OFF: tuple[object, ...] = (False, "none", [])
 
 
@@ -262,14 +252,8 @@ def _shown(value: Any) -> str:
 
 
 RUNS = Path("runs")
-
-
 TRAINED = "trained"  # purpose, as recorded in the lock of a run folder
-
-
 TRIES = 100
-
-
 _training: dict[int, threading.Lock] = {}  # by process, because a forked child may train too
 
 

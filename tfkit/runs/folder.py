@@ -18,47 +18,19 @@ from tfkit.storage.files import NAME as LOCK
 from tfkit.storage.files import is_temporary, read_json, remove
 
 RECIPE = "recipe.yaml"
-
-
 RESOLVED = "resolved.yaml"
-
-
 TOKENIZER = "tokenizer.json"
-
-
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # with two vocabularies
-
-
 TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
-
-
 LABELS = "labels.json"
-
-
 WEIGHTS = "model.safetensors"
-
-
 ADAPTER = "adapter.safetensors"  # adapter weights, already merged into WEIGHTS
-
-
 CHECKPOINTS = "checkpoints"
-
-
 METRICS = "metrics.jsonl"
-
-
 LOG = "train.log"
-
-
 ENVIRONMENT = "environment.json"
-
-
 RUN = "run.json"
-
-
 EVALUATION = "evaluation.json"
-
-
 CURVES = "curves.svg"
 
 
@@ -67,24 +39,14 @@ CARD = "README.md"  # written by tfkit or by the user; see runs/card.py
 
 # entries of environment.json
 QUANTIZED = "quantized"  # dtype of the quantized weights
-
-
 QUANTIZED_FROM = "quantized_from"  # path, scores and size of the original run, and the new size
-
-
 IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and features lost in the import
-
-
 REMOVED = "removed"  # names of files that a study deleted after training (study.keep)
-
-
 # files written by tfkit; all others are the user's
 OURS = (
     *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
     *(ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS),
 )
-
-
 # files published to the hub: a run without its training state
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)
 
@@ -201,8 +163,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: RunFolder) -> None:
 
 
 LONGEST = 80  # characters; longer names are truncated and end with a hash
-
-
 # keys that do not define a run: duration, device, data and output
 LEFT_OUT = re.compile(
     r"generate\b|imports\b|data\.(train|valid|test)\b"

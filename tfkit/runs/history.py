@@ -32,8 +32,6 @@ from tfkit.storage import checksums
 from tfkit.storage.files import open_log, read_bytes, read_json, write_text
 
 TRAINED_BYTES = 16  # per trained parameter: float32 weight, gradient and the two moments of Adam
-
-
 FROZEN_BYTES = 4
 
 
@@ -182,11 +180,7 @@ def _holds_step(line: bytes) -> bool:
 
 
 FORMAT = 1
-
-
 Count = Annotated[int, Field(ge=0, le=2**63)]
-
-
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 

@@ -16,23 +16,11 @@ from tfkit.runs.folder import IMPORTED, RunFolder, tokenizer_files
 from tfkit.storage.files import LARGEST_TEXT, named, read_bytes, read_json, read_text, whole
 
 KEPT = "huggingface"  # subfolder of a run
-
-
 TEMPLATES = "additional_chat_templates"  # subfolder of KEPT
-
-
 ORIGIN = "origin"  # entry of environment.json in a run trained from an import: the model's family and class
-
-
 CONFIG, GENERATION = "config.json", "generation_config.json"
-
-
 TOKENIZER_CONFIG, TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
-
-
 CHAT_TEMPLATE = "chat_template.jinja"
-
-
 # tokenizer files other than tokenizer.json, copied as they are and never executed
 VOCABULARIES = (
     "added_tokens.json", "bpe.codes", CHAT_TEMPLATE, "chat_template.json", "dict.txt", "emoji.json",
@@ -40,15 +28,9 @@ VOCABULARIES = (
     "source.spm", "spiece.model", "spm.model", "spm_char.model", "target.spm", "tekken.json", "tiktoken.model",
     "tokenizer.model", "vocab-src.json", "vocab-tgt.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
-
-
 # files of sentence-transformers
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
-
-
 SENTENCES = (MODULES, "sentence_bert_config.json", "config_sentence_transformers.json", POOLING)
-
-
 FILES = (CONFIG, GENERATION, TOKENIZER_CONFIG, TOKENS_MAP, *VOCABULARIES, *SENTENCES)
 
 
@@ -142,16 +124,12 @@ POOLINGS: Mapping[Pooling, tuple[str, str]] = {
     "mean_sqrt": ("mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
     "weighted_mean": ("weightedmean", "pooling_mode_weightedmean_tokens"),
 }
-
-
 ONLY: Mapping[tuple[str, str], tuple[object, ...]] = {  # settings that change vectors, with the supported values
     (SENTENCES[1], "transformer_task"): ("feature-extraction", None),
     **{(SENTENCES[1], key): ({}, None) for key in ("tokenizer_args", "processor_kwargs", "processing_kwargs")},
     (SENTENCES[2], "truncate_dim"): (None,),
     (TOKENIZER_CONFIG, "truncation_side"): ("right", None),
 }
-
-
 LARGEST = 10**6  # longer limits are those of tokenizers without one
 
 

@@ -43,11 +43,7 @@ from tfkit.storage.checksums import sha256_of
 from tfkit.storage.files import damaged_name, open_log, read_bytes, read_json, read_text, read_yaml
 
 SMALL = (RESOLVED, *TOKENIZERS, LABELS, ENVIRONMENT)  # small files needed to load a run
-
-
 OWN = tuple(name for name in OURS if name != checksums.SUMS)
-
-
 REMEDY = "; --accept-changes records the current file"
 
 
@@ -144,14 +140,8 @@ def _is_inside(name: str) -> bool:
 
 
 DATA = "data"  # key in environment.json
-
-
 TEACHER = "teacher"  # key of the teacher's files
-
-
 EXAMPLES = "examples"  # key of corpora that are not read from files
-
-
 Hashes = dict[str, dict[str, str]]  # train, valid, tokenizer -> file or EXAMPLES -> SHA-256
 
 

@@ -31,8 +31,6 @@ from tfkit.storage.files import read_json
 from tfkit.storage.hub import downloaded, repository
 
 NEEDS = "imports"  # key in environment.json
-
-
 Parts = dict[str, list[str]]
 
 

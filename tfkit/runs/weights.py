@@ -102,8 +102,6 @@ def _divided(values: Mapping[str, object], parameter: nn.Parameter) -> dict[str,
 
 
 SCALE = "_scale"
-
-
 LARGEST = 127
 
 
@@ -158,14 +156,8 @@ def _problem(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> str:
 
 
 ENDING = ".safetensors"
-
-
 ENTRY = "tfkit"  # the only metadata entry, because several would be written in undefined order
-
-
 RECIPE, DIGEST, VERSION, TIED = "recipe", "recipe_sha256", "version", "tied"  # keys of the entry
-
-
 KEYS = ("tfkit", "model")  # the keys of the stored recipe
 
 

@@ -24,23 +24,11 @@ from tfkit.core.output import json_line
 # filelock is imported where it is used: it is slow to import, and most commands lock nothing
 
 NAME = ".lock"
-
-
 LEFT = "moved_aside"  # purpose in a lock that nobody holds, to mark the folder
-
-
 _HOLDER = re.compile(r"(\d{1,20}) ([\w.-]{1,100}) (\w{1,20})\n", re.ASCII)  # process, machine, purpose
-
-
 _LARGEST = 200  # maximum bytes of a lock file
-
-
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)  # raised by some network file systems
-
-
 _WAIT = 0.05  # seconds to retry, because the lock file may be removed after it was opened
-
-
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -212,8 +200,6 @@ def _check_own(folder: Path) -> None:
 
 # name of an incomplete file or folder: hidden, random, and recognizable after a crash
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")
-
-
 LARGEST_TEXT = 2**28  # maximum bytes of a JSON or YAML file; the tokenizer of a large vocabulary takes 2**25
 
 

@@ -20,11 +20,7 @@ from tfkit.storage.files import LEFT, FolderBusy, FolderLock, lock_purpose, mark
 from tfkit.storage.files import NAME as LOCK
 
 WRITTEN = "written"
-
-
 REPLACED = "replaced"  # purpose in the lock of the old folder until the new folder is renamed to the target
-
-
 _TRIES = 100
 
 

@@ -26,8 +26,6 @@ from tfkit.studies.settings import KEY, STEPS, Match, Study, arms_in, at_size
 from tfkit.training.setup import learned_sizes, steps_of
 
 LONGEST = 60  # maximum characters of an arm's name in a folder name
-
-
 T = TypeVar("T")
 
 
@@ -222,11 +220,7 @@ def slug(arm: str) -> str:
 
 
 LARGEST = 2**22  # maximum width to try
-
-
 NEIGHBOURS = 64  # further values to try after an invalid one: widths must be divisible by heads
-
-
 CLOSE = 0.02  # maximum relative difference of the counts
 
 

@@ -15,14 +15,8 @@ from tfkit.studies.statistics import Comparison
 from tfkit.studies.wording import COSTS, KINDS, cost_of, difference, front
 
 FARTHEST = 5.0
-
-
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps between ticks, times a power of ten
-
-
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # outliers are only hidden among at least ten values
-
-
 COLOURS, DASHES = 8, ("", "6 3", "2 2")  # colors are CSS variables of the page, --c0 to --c7
 
 
@@ -143,8 +137,6 @@ def legend(names: Sequence[str]) -> str:
 
 
 MANY = 5  # with this many arms or more, only the baseline has a band
-
-
 Points = Mapping[tuple[int, int], float]  # values by seed and step
 
 

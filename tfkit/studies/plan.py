@@ -32,11 +32,7 @@ def identity(recipe: Recipe, match: Match | None = None) -> str:
 
 
 RUNS, PLAN = "runs", "study.json"
-
-
 EXACT = ("parameters", "flops", "cache_bytes")  # measures without noise, which are not tested
-
-
 FORMAT = 1
 
 

@@ -30,15 +30,9 @@ from tfkit.storage.files import read_bytes, read_text
 from tfkit.studies.arms import Arm, StudySource, texts_of
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
 INTERRUPTED = 130  # exit status
-
-
 # forked from a process that has imported what trainings need, which is safe on Linux only
 CONTEXT = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
-
-
 PRELOADED = [
     *("click", "tfkit.run", "tfkit.reports.counts", "tfkit.studies.process", "torch._dynamo"),
     *("matplotlib.figure", "matplotlib.backends.backend_svg"),  # skipped if missing
@@ -133,14 +127,8 @@ def failure(log: Path) -> str:
 
 
 STEPS = 12  # the first steps are slower and are excluded
-
-
 WARM = 2
-
-
 SIGNALS = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-
-
 Measured = Annotated[float, Field(ge=0, le=COUNT.most)]
 
 

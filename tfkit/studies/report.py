@@ -99,60 +99,40 @@ COLUMNS = {
     "p": "p (Holm)",
     "verdict": "verdict",
 }
-
-
 FIXED = (
     "Its variance is pooled over the variants, about additive effects of variant and seed, where their spreads agree "
     "(F tests), and is the pair's own otherwise. With fewer than 5 seeds the F tests miss a spread that is several "
     "times that of the others, and such a variant is called different in more than "
     f"{LEVEL:.0%} of studies where its mean is equal: give it 5 seeds. p is that of the t test"
 )
-
-
 POWERED = (
     "80 % power from: the smallest difference that would be found with a probability of 80 %; seeds needed: the number "
     "of seeds that gives the observed difference this power. "
 )
-
-
 RANKED = (
     "Identical differences give no verdict. A run that diverged or failed ranks last, and a variant with such runs is "
     "compared by the exact rank sum test (Wilcoxon 1945). "
 )
-
-
 FOREST = (
     "A diamond is the mean difference from {baseline}, the bar its interval, a dot the difference of one seed. The "
     "grey band is one standard deviation of the runs of {baseline} to both sides; its own dots are its runs about "
     "their mean. An arrow points to a difference outside the picture."
 )
-
-
 CURVES = (
     "A line is the mean over seeds, its band reaches from the least to the most of them. Differences far outside those "
     "of most variants are cut."
 )
-
-
 FRONT = (
     "Means, or an arrow to one outside the picture, with a standard deviation over seeds to each side. A ring marks "
     "the Pareto front: no other variant is at least as good in both means, and beyond the noise better in one (paired "
     "t test of the two at 5 %, uncorrected)."
 )
-
-
 LATEX = "results.tex"
-
-
 PAGE, SCRIPT = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js"))
-
-
 WORDS = (
     *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
     *("differs in", "differences"),
 )  # headers of left-aligned columns
-
-
 CLAIM_COLUMNS = {
     "paper": "paper",
     "says": "claim",

@@ -36,11 +36,7 @@ from tfkit.studies.process import INTERRUPTED, Job, command_of, failure
 from tfkit.training.progress import duration
 
 STALE = 300.0  # seconds without a heartbeat after which another machine's claim is taken over
-
-
 BEAT = 30.0  # seconds between heartbeats
-
-
 CLAIMED = "claimed on "
 
 
@@ -110,11 +106,7 @@ def is_trained(folder: Path) -> bool:
 
 
 LOGS = "logs"
-
-
 POLL = 0.2  # seconds
-
-
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 

@@ -34,8 +34,6 @@ from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.parameters import matches, named, unknown
 
 ON = ("query", "value")  # projections that are adapted by default
-
-
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 

@@ -39,8 +39,6 @@ from tfkit.runs.weights import local, part_of
 from tfkit.training.progress import Reporter
 
 Record = Mapping[str, float]  # a line of metrics.jsonl, or the scores of a validation
-
-
 Tensors = Mapping[str, Tensor]
 
 
@@ -278,8 +276,6 @@ class Wandb(Experiments):
 
 
 HOOKS = ("ready", "start", "step", "validation", "checkpoint", "end", "weights", "state", "load")
-
-
 EVENTS = HOOKS[1:6]
 
 

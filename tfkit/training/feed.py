@@ -103,8 +103,6 @@ class Feed:
 
 
 AHEAD = 4  # number of prefetched batches
-
-
 PATIENCE = 10.0  # seconds to wait at exit for a batch in progress
 
 

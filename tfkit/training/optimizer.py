@@ -34,11 +34,7 @@ from tfkit.recipe.settings.parameters import decay_of, depths_of, hidden_matrice
 from tfkit.recipe.settings.sections import Train
 
 RATE = "rate"  # key of a group's learning-rate factor
-
-
 ADAM = (torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax)
-
-
 SHOWN = 6  # maximum number of groups listed individually
 
 
@@ -121,14 +117,10 @@ def _line(group: dict[str, Any]) -> str:
 
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
-
-
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # options that do not change the update
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
 Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 
 

@@ -141,11 +141,7 @@ def _place(model: Model, device: torch.device) -> None:
 
 
 UNKNOWN = 512  # tokens per row if neither the model nor the data limit it
-
-
 DEVICE = torch.device("cpu")  # on a GPU, about as much is saved for the backward pass
-
-
 MOST_LOGITS = CHUNK_ROWS  # tokens whose logits the loss computes at once
 
 
@@ -304,11 +300,7 @@ def _activations(blueprint: Blueprint, settings: Train, length: int, rows: int, 
 
 
 KEPT = 16  # upper bound for most layers: vectors of width d_model, and rows of scores, saved per token
-
-
 MOMENTS = 2  # state values per parameter in most optimizers
-
-
 ADVICE = (
     "use a smaller data.batch with a larger train.accumulate, or train.recompute: all; `tfkit plan` lists what fits"
 )

@@ -22,8 +22,6 @@ from tfkit.core.errors import RunError
 from tfkit.recipe.settings.sections import Train
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
 INSISTENT = (signal.SIGINT, signal.SIGTERM)  # a closing terminal may send SIGHUP twice
 
 
@@ -64,11 +62,7 @@ class Interrupts:
 
 
 WAIT = timedelta(hours=12)  # others wait while process 0 validates and writes; a dead process is noticed at once
-
-
 GRACE = 2.0  # seconds before other processes exit, so that torchrun reports the one that failed first
-
-
 LOST = (
     "gloo",
     "nccl",
@@ -76,8 +70,6 @@ LOST = (
     "connection reset",
     "broken pipe",
 )  # found in messages of torch.distributed if a process has died
-
-
 Value = TypeVar("Value")
 
 

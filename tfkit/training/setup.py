@@ -42,8 +42,6 @@ from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teach
 
 # slots whose parts must return a tensor of their input's shape
 KEEPERS = frozenset({"attention", "mixer", "feedforward", "norm", "activation"})
-
-
 LENGTH = 4
 
 

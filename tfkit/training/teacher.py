@@ -210,8 +210,6 @@ def _plan(blueprint: Blueprint, side: str) -> StackPlan | None:
 
 
 FOLDER = "sequences"  # cache in the teacher's folder
-
-
 Example = dict[str, str]
 
 

@@ -21,11 +21,7 @@ from tfkit.core.registry import register
 from tfkit.functional.kernel import KernelSums, kernel_attention, read
 
 PROJECTIONS = ("query", "key", "value", "output")
-
-
 PIECE = 2048  # maximum number of tokens whose features are in memory at once, in inference
-
-
 SPLIT = "batch time (head dim) -> batch head time dim"
 
 

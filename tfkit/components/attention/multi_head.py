@@ -68,8 +68,6 @@ class HeadGate(nn.Module):
 
 
 Rotate = Callable[[Tensor], Tensor]
-
-
 PROJECTIONS = ("query", "key", "value", "output")
 
 

@@ -20,17 +20,9 @@ from tfkit.data.corpus.lines import beginnings
 from tfkit.recipe.text.faults import path_values
 
 LOGGER = logging.getLogger("tfkit")
-
-
 SECONDS = 10.0  # seconds between log lines
-
-
 OFTEN, SELDOM = 1_000, 100_000  # number of examples between checks of the clock, and between checks of the memory
-
-
 SMALLEST = 250  # bytes; lower bound for an example with one short text
-
-
 SPARED = 10  # reading stops if less than 1/SPARED of the initially free memory is left
 
 
@@ -81,10 +73,7 @@ def _check_memory(free: int | None, number: int, name: str) -> None:
 # bytes read when only the start of a file is checked; the second limit is used if the first cuts a record
 BEGINNINGS = (2**20, 2**26)
 
-
 Example = dict[str, str]
-
-
 Record = tuple[str, Example]  # location ("train.en:12") and fields
 
 
@@ -104,16 +93,10 @@ def _several(value: Any) -> Any:
 
 
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
-
-
 _OneOrMany = RecipePath | Annotated[list[RecipePath], Field(min_length=1)]  # the input types in a recipe
-
-
 RecipePaths = Annotated[
     tuple[RecipePath, ...], BeforeValidator(_several, json_schema_input_type=_OneOrMany), Field(min_length=1)
 ]
-
-
 # example field -> name in the file; `translation.en` is a nested key
 Fields = Annotated[dict[str, str], Field(min_length=1)]
 

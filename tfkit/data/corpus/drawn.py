@@ -37,11 +37,7 @@ def first_sentence(text: str) -> tuple[str, str]:
 
 
 _TESTS = {"test", "tests", "idle_test"}
-
-
 _TOPICS = "pydoc_data/topics.py"
-
-
 # allowed word counts of summary and body: shorter ones are uninformative, longer ones are reference manuals
 _SUMMARY, _BODY = range(3, 31), range(5, 201)
 
@@ -220,27 +216,15 @@ class Phrases(Corpus):
 
 
 COLOURS = {"red": (0.9, 0.1, 0.1), "green": (0.1, 0.7, 0.2), "blue": (0.1, 0.2, 0.9), "yellow": (0.9, 0.8, 0.1)}
-
-
 FORMS, RADII = ("circle", "square", "triangle"), {"small": 3, "large": 5}
-
-
 # of the first shape to the second; inverse relations are left out, so that an image has only one sentence
 RELATIONS = ("above", "left of")
-
-
 PIXELS, HALF = 24, 12
-
-
 THINGS = tuple(itertools.product(RADII, COLOURS, FORMS))
-
-
 MELODIES = {
     "scale up": (0, 2, 4), "scale down": (4, 2, 0), "major triad up": (0, 4, 7), "major triad down": (7, 4, 0),
     "minor triad up": (0, 3, 7), "minor triad down": (7, 3, 0), "octave up": (0, 12, 0), "tritone": (0, 6, 0),
 }  # fmt: skip
-
-
 SPLITS = ("train", "valid", "test")
 
 

@@ -192,8 +192,6 @@ def _parted(first: list[str]) -> str:
 
 
 ROWS, FEW = 4096, 16  # rows per read: for a whole file, for its start
-
-
 BUFFER = 2**16  # bytes per read of a file's start
 
 

@@ -25,26 +25,12 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import NonNegativeInt
 
 LARGEST_ID = 2**24
-
-
 GAP = 2**16  # the largest id may exceed twice the number of tokens by this much
-
-
 LONGEST_PATTERN = 10_000  # maximum number of characters in a regular expression
-
-
 GROWTH = 1000  # maximum number of output characters per input character
-
-
 LONGEST_PREFIX = 10_000  # maximum number of characters prepended to a text
-
-
 PIECES = 1000  # maximum number of special tokens added by a template
-
-
 TEXTS = 2**8  # maximum number of times that the single and pair templates together repeat a text
-
-
 # keys that hold a list of steps
 SEQUENCES = ("normalizers", "pretokenizers", "decoders", "processors")
 
@@ -189,8 +175,6 @@ def _check_templates(steps: Iterable[JsonObject]) -> None:
 
 
 ROLES = ("pad", "start", "end", "unknown", "mask", "separator")
-
-
 COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "start": ("<s>", "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "<|endoftext|>"),
@@ -199,14 +183,8 @@ COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]"),
     "separator": ("[SEP]", "<sep>", "</s>"),
 }
-
-
 SENTINEL = "<extra_id_{}>"  # T5's names for sentinel tokens, numbered from 0
-
-
 _PREFIX = "tfkit."
-
-
 _ROLES = "tfkit"  # marks the template that stores roles, even if it has none
 
 

@@ -287,8 +287,6 @@ def within(bound: int, backend: tokenizers.Tokenizer, needed: str) -> None:
 
 
 MARK = "▁"
-
-
 # runs of letters, digits or other characters, each with the mark before it; other whitespace one character at a time
 _PIECES = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁\s]+|▁|\s"
 

@@ -76,14 +76,10 @@ def _cut_bytes(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
 
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires
-
-
 DIGITS, NOISE = (
     6,
     1e-9,
 )  # decimals of stored log-probabilities, and their maximum variation before rounding
-
-
 STEP = 1e-4  # difference in log-probability between consecutive characters in the library's ranking
 
 
@@ -168,8 +164,6 @@ def _settled(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 
 _PREFIX = "##"
-
-
 # private code points that stand for word-initial and word-internal characters during training
 _FRONT, _INSIDE, _ROOM = 0xF0000, 0x100000, 0xFFFE
 

@@ -20,8 +20,6 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.prompts import Tokens, end_ids, token_ids
 
 PADDING = -1  # id before the first token of a row
-
-
 NEVER = float("-inf")  # logit of an excluded token
 
 

@@ -100,14 +100,8 @@ def _is_tree(value: object) -> bool:
 
 
 MOST = 4  # maximum number of keys in a message
-
-
 PROBES = (2, 8)  # values tried as replacements for a key's value
-
-
 NOWHERE = " (at <mapping>)"  # suffix of the location of values that are not from a file
-
-
 # parts of a recipe path that are omitted in a family's settings: the prefix, the kind of layer and list indices
 UNSAID = re.compile(r"^model\.|(?<=layer)s\.\w+|\[\d+\]")
 

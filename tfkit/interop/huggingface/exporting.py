@@ -65,8 +65,6 @@ def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bo
 
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
-
-
 POOLING_FOLDER, POOLING_CONFIG = "1_Pooling", "config.json"
 
 

@@ -15,8 +15,6 @@ from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.source import MAPPING, from_value
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # names in config.json
-
-
 KINDS = {FULL: "global", SLIDING: "local"}  # names in recipes
 
 
@@ -44,10 +42,7 @@ def layers_of(stack: ModelSection) -> list[Tree]:
 
 
 ConfigJson = Mapping[str, Any]  # content of a config.json
-
-
 NEEDED = object()  # default of a required setting
-
 
 # activation name in config.json -> tfkit name; export writes the first of several names
 ACTIVATIONS: Mapping[str, str] = {

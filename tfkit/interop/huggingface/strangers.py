@@ -16,8 +16,6 @@ from tfkit.storage.checksums import sha256_of
 from tfkit.storage.files import read_json, read_text, write_json
 
 DEPTH = 32  # maximum nesting of JSON files
-
-
 CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is never copied
 
 
@@ -104,8 +102,6 @@ TOKEN_KEYS = {
     "mask": ("mask_token",),
     "separator": ("sep_token",),
 }
-
-
 ID_KEYS = {"pad": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}
 
 

@@ -15,10 +15,7 @@ from torch import Tensor
 from tfkit.core.errors import UsageError
 
 Names = str | tuple[str, ...]
-
-
 Sizes = Mapping[str, int]
-
 
 # words that a placeholder matches; other placeholders match numbers
 WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}

@@ -21,8 +21,6 @@ from tfkit.runs.kept import CHAT_TEMPLATE, TOKENIZER_CONFIG, TOKENS_MAP
 from tfkit.storage.files import write_json, write_text
 
 FILE = "tokenizer.json"
-
-
 WORDPIECE, VOCABULARY, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 
 
@@ -149,8 +147,6 @@ def without_roles(text: str) -> JsonObject:
 
 
 TEXT = -1  # placeholder for the text in an objective's prompt
-
-
 CLASS = "PreTrainedTokenizerFast"  # generic transformers class for a tokenizer.json
 
 

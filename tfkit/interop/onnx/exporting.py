@@ -29,8 +29,6 @@ from tfkit.storage.files import write_json, write_text
 from tfkit.storage.folders import target_folder, whole_folder
 
 SMALL = 1 << 12  # minimum number of values; smaller tables, such as relative positions, remain in float32
-
-
 ZERO = 128  # zero point of uint8; int8 products saturate on CPUs without VNNI
 
 

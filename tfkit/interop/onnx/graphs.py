@@ -29,8 +29,6 @@ from tfkit.models.static import TracedState, attentions, keeps_keys_alone
 
 # sizes of the traced example; all are different because the exporter would merge axes of equal size
 SIZES = {"batch": 3, "time": 5, "past": 7, "total": 12, "source": 11}
-
-
 WHOLE, ENCODER, DECODER = "model.onnx", "encoder.onnx", "decoder.onnx"
 
 

@@ -115,11 +115,7 @@ def _off(actual: Tensor, want: Tensor) -> float:
 
 
 ROWS = 16  # validation rows used for perplexity
-
-
 DECISIVE = ("graphs", "start", "ends", "max_length")  # metadata keys that must equal the run's
-
-
 TIMED = 64  # number of tokens in the speed measurement
 
 

@@ -23,8 +23,6 @@ from tfkit.recipe.text.node import Node, mapping, node_at, shorten
 
 # masks are evaluated on NEAR x NEAR tokens and, if nothing is visible there, on the first and last of FAR tokens
 NEAR, FAR = 128, 1 << 20
-
-
 MIXING = ("attention", "mixer")  # slots of sublayers that mix tokens
 
 
@@ -112,8 +110,6 @@ def check_memory_is_read(layers: StackLayers, plan: StackPlan) -> None:
 
 
 NEEDS = "the decoder starts from the encoder's last states"
-
-
 RECURRENT = "use mixer: lstm, gru or rnn"
 
 

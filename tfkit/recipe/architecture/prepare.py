@@ -24,8 +24,6 @@ from tfkit.recipe.text.node import Node, mapping, node_at, shorten, under
 from tfkit.recipe.text.source import from_value
 
 MAX_LAYERS = LAYERS.most
-
-
 ITEM = re.compile(r"(?P<kinds>\w+(\+\w+)*)(\*(?P<count>\d+))?")
 
 
@@ -119,11 +117,7 @@ def _entries(node: Node, number: int, kinds: Sequence[str], faults: Faults) -> l
 
 
 NO_PARTS = "per_layer supports only numbers, words and booleans; to vary parts, use `layers:` and `pattern:`"
-
-
 _IN_KIND = re.compile(r"\.layers\.(\w+)\.")
-
-
 Kinds = tuple[str, ...]
 
 
@@ -322,8 +316,6 @@ def folder(node: Node) -> Path:
 
 
 Part = str | Mapping[str, object] | Config
-
-
 Parts = Part | Sequence[Part]
 
 

@@ -59,11 +59,7 @@ class LayerText:
 
 
 WIDTH_LIMIT = WIDTH.most
-
-
 LAST_STATE = "last_state"
-
-
 VocabSize = int | tuple[int | None, int | None]  # size for one tokenizer, or sizes for source and target
 
 

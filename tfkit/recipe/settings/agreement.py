@@ -124,8 +124,6 @@ WANTED = {
     "causal": "a causal stack (model.type: decoder)",
     "bidirectional": "a bidirectional stack (model.type: encoder)",
 }
-
-
 SIDES = {"encoder": "source", "decoder": "target"}  # stack -> the text of a pair that it reads
 
 
@@ -274,8 +272,6 @@ def at(node: Node, *keys: str) -> Node | None:
 
 
 FOLDER = "data.folder"
-
-
 CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
 
 

@@ -128,11 +128,7 @@ def values_of(owner: BaseModel, at: str) -> Iterator[tuple[str, object, OptionFa
 
 
 MAX_FAULTS = 1_000  # more faults would not help the user, and take time to find
-
-
 REMOVED = {"study.reuse": "runs of other folders are no longer taken; remove the key"}  # keys of older versions
-
-
 # Pydantic's error types -> recipe terms
 MEANINGS: dict[str, str] = {
     "int_type": "expected a whole number",

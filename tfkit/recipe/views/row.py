@@ -17,11 +17,7 @@ from tfkit.recipe.overlays import as_part, is_section
 from tfkit.recipe.text.node import Node, inline, items, mapping, shorten, under
 
 Runs = list[tuple[int, int]]  # ascending ranges of layers: (first, last), inclusive
-
-
 SHOWN_RUNS = 12
-
-
 FEW_RUNS = 4  # shown in a cell of a table
 
 
@@ -61,11 +57,7 @@ def numbers(runs: Runs, most: int = FEW_RUNS) -> str:
 
 
 STACK = re.compile(r"^model\.(encoder|decoder)(?=\.|$)")
-
-
 KIND = re.compile(r"^model\.layers\.(\w+)(?=\.|$)")
-
-
 Notes = Mapping[tuple[str, int], str]  # (file, line) -> comment in resolved.yaml
 
 

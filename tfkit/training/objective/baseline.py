@@ -9,14 +9,9 @@ from typing import Any, overload
 import numpy as np
 
 Ids = np.ndarray[Any, np.dtype[Any]]  # integer token ids
-
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-
 TRAIN_LIMIT = 2_000_000  # maximum tokens for fitting an n-gram model, which takes a few seconds
-
-
 VALID_LIMIT = 500_000  # maximum tokens for evaluating the model
 
 

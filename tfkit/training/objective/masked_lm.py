@@ -41,7 +41,6 @@ from tfkit.training.objective.rows import (
 
 FILLS = 5  # number of candidates per mask and of fillings per text
 
-
 Fill = Mapping[str, Any]  # `token` as text, `id`, `probability`
 
 

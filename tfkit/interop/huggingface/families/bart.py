@@ -15,8 +15,6 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, S
 from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
-
-
 # base of all families in this file: an encoder-decoder with learned positions
 PLAIN: Tree = {
     "type": "encoder_decoder",
@@ -30,11 +28,7 @@ PLAIN: Tree = {
     },
     "init": {"type": "normal"},
 }
-
-
 PRE_NORM = {"layer": {"residual": "pre_norm"}}
-
-
 SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
 
@@ -55,8 +49,6 @@ LAYERS = (
     Rule("{side}.layers.{layer}.fc2.{kind}", "{side}.layers.{layer}.feedforward.down.{kind}"),
     Rule("{side}.layers.{layer}.final_layer_norm.{kind}", "{side}.layers.{layer}.feedforward_norm.{kind}"),
 )
-
-
 ENDS = (
     Rule("{side}.embed_positions.weight", "{side}.position.0.table.weight"),
     Rule("{side}.layernorm_embedding.{kind}", "{side}.embedding.norm.{kind}"),
@@ -64,11 +56,7 @@ ENDS = (
     Rule("lm_head.weight", "head.output.weight"),
     Rule("final_logits_bias", "head.output.bias", "1 token -> token"),
 )
-
-
 ONE_TABLE = (Rule("shared.weight", "encoder.embedding.tokens.weight"),)
-
-
 TWO_TABLES = (
     Rule(
         ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
@@ -82,8 +70,6 @@ OF_TEXTS: Mapping[str, ModelSection] = {
     "ForSequenceClassification": {"head": {"type": "classifier", "pool": "last", "activation": "tanh"}},
     "ForQuestionAnswering": {"head": {"type": "span"}},
 }
-
-
 HEAD_RULES: Mapping[str, tuple[Rule, ...]] = {
     "classifier": renamed({"classification_head.dense": "head.dense", "classification_head.out_proj": "head.output"}),
     "token_classifier": renamed({"classifier": "head.output"}),

@@ -19,23 +19,11 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, S
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
-
-
 TYPES = "embeddings.token_type_embeddings.weight"
-
-
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
-
-
 MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
-
-
 CLASSIFIER: Tree = {"type": "classifier", "activation": "tanh"}
-
-
 POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activation": "tanh"}}}
-
-
 NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
 
 
@@ -87,14 +75,8 @@ MASKED_LM_RULES = (
     Rule("cls.predictions.bias", "head.output.bias"),
     *renamed({"pooler.dense": "heads.next_sentence.dense", "cls.seq_relationship": "heads.next_sentence.output"}),
 )
-
-
 POOLER_RULES = renamed({"pooler.dense": "heads.pooler.dense"})
-
-
 CLASSIFIER_RULES = renamed({"pooler.dense": "head.dense", "classifier": "head.output"})
-
-
 # output layers per token, which have the same names in all families, without a prefix
 OF_TOKENS = {"token_classifier": "classifier.", "span": "qa_outputs."}
 

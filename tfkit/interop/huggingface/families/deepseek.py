@@ -38,8 +38,6 @@ from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed,
 from tfkit.interop.huggingface.tensors import Rule
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # config.json files do not contain eps
-
-
 RANKS = (
     Setting("q_lora_rank", "layer.attention.query_rank", None),
     Setting("kv_lora_rank", "layer.attention.kv_rank", 512),
@@ -47,12 +45,8 @@ RANKS = (
     Setting("qk_rope_head_dim", "layer.attention.rotary_head_dim", 64),
     Setting("v_head_dim", "layer.attention.value_head_dim", 128),
 )
-
-
 # keys of Llama's settings for the heads, which latent attention replaces
 BY_HEAD = ("num_key_value_heads", "head_dim", "attention_bias")
-
-
 LATENT_RULES = tuple(
     Rule(f"{CHECKPOINT}.self_attn.{checkpoint}.{{kind}}", f"{LAYER}.attention.{own}.{{kind}}")
     for checkpoint, own in (
@@ -66,24 +60,14 @@ LATENT_RULES = tuple(
         ("o_proj", "output"),
     )
 )
-
-
 GROUPS = (
     Setting("n_group", "layer.feedforward.router.num_groups", None),
     Setting("topk_group", "layer.feedforward.router.active_groups", None),
     Setting("routed_scaling_factor", "layer.feedforward.router.scale", 1.0),
 )
-
-
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", True)
-
-
 ROUTED = expert_settings("n_routed_experts")
-
-
 EVERY_LAYER = Fixed("moe_layer_freq", (1,))  # experts in every layer after the dense ones
-
-
 MIXTURE_RULES = (*GATED, *expert_rules(), *shared_rules(), *selection_rules("mlp.gate"))
 
 

@@ -237,8 +237,6 @@ class DistilBert(BertLike):
 
 # checkpoint names of layers: several layers in one group, or several groups of one layer
 INSIDE = "encoder.albert_layer_groups.0.albert_layers.{}"
-
-
 APART = "encoder.albert_layer_groups.{}.albert_layers.0"
 
 
@@ -252,14 +250,8 @@ ALBERT_NAMES = {
     "ffn_output": "feedforward.down",
     "full_layer_layer_norm": "feedforward_norm",
 }
-
-
 ORDER = "heads.sentence_order"
-
-
 SENTENCE_ORDER: Tree = {"heads": {"sentence_order": {"type": "classifier", "activation": "tanh"}}}
-
-
 GROUP = "group"  # prefix of layer kinds in checkpoints with several groups
 
 

@@ -41,8 +41,6 @@ from tfkit.interop.huggingface.settings import (
 from tfkit.interop.huggingface.tensors import Rule
 
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
-
-
 FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files write gelu but mean gelu_tanh
 
 
@@ -150,11 +148,7 @@ OWN, T5GEMMA_CHECKPOINT = "{side}.layers.{layer}", "{side}.layers.{layer}"
 
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
-
-
 SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross_attention", "feedforward": "feedforward"}
-
-
 DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "final_dropout")
 
 
@@ -311,11 +305,7 @@ def each_head(model: Tree) -> None:
 
 
 JOINED = ("", "(number dim) -> number dim")  # norm weights of all heads in one tensor
-
-
 PARALLEL = Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
-
-
 BIASES = {True: ["query", "key", "value"], False: False}
 
 

@@ -27,24 +27,12 @@ from tfkit.interop.huggingface.settings import (
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER = "decoder.layers.{layer}"
-
-
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-
-
 # query, key and value heads interleaved by key-value group
 GROUPED = "(group slot dim) width -> slot group dim width"
-
-
 TRANSPOSED = "width out -> out width"
-
-
 CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
-
-
 INNER = "layer.feedforward.d_ff"
-
-
 # names and defaults of GPT-2
 SIZES = (
     Setting("vocab_size", "vocab_size"),
@@ -120,8 +108,6 @@ class ClassicDecoder(Family):
 
 
 CHECKPOINT = "h.{layer}"
-
-
 # in GPT's files, "gelu" is the tanh approximation
 FIRST_WORDS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 

@@ -34,11 +34,7 @@ from tfkit.interop.huggingface.settings import (
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 CHECKPOINT = "layers.{layer}"
-
-
 FEEDFORWARD = named(f"{CHECKPOINT}.mlp", feedforward__up="dense_h_to_4h", feedforward__down="dense_4h_to_h")
-
-
 NORMS = named(CHECKPOINT, attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
 
 

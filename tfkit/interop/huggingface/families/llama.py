@@ -69,17 +69,9 @@ def heads_of(name: str) -> dict[str, ModelSection]:
 
 
 ATTENTION = attention_rules()
-
-
 GATED = feedforward_rules(gate="gate_proj", up="up_proj", down="down_proj")
-
-
 PLAIN = feedforward_rules(up="up_proj", down="down_proj")
-
-
 NORMS = norm_rules(attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
-
-
 ENDS = end_rules()
 
 

@@ -37,11 +37,7 @@ from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed,
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 BLOCK = f"{CHECKPOINT}.block_sparse_moe"
-
-
 BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
-
-
 SHARED = f"{FEEDFORWARD}.shared_expert"
 
 
@@ -100,11 +96,7 @@ class GraniteMoeShared(GraniteMoe):
 
 
 GATE_UP = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
-
-
 SLOTS, TWO = "slot expert inner width", {"slot": 2}
-
-
 UNSTACKED = "1 expert -> expert"
 
 

@@ -36,27 +36,13 @@ from tfkit.interop.huggingface.settings import (
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 FEEDFORWARD = f"{LAYER}.feedforward"
-
-
 STACKS = f"{FEEDFORWARD}.experts"
-
-
 TOGETHER = "expert (slot inner) width -> slot expert inner width"  # an expert's gate and up in one matrix
-
-
 APART = "expert inner width -> 1 expert inner width"
-
-
 # Llama's settings except the feed-forward's
 SHELL = amended(Llama.settings, without=("intermediate_size", "hidden_act", "mlp_bias"))
-
-
 EXPERTS: Tree = {"type": "experts", "expert": {"type": "glu", "bias": False}, "router": {"type": "softmax"}}
-
-
 BASE = merged(Llama.base, {"layer.feedforward": EXPERTS})
-
-
 # DeepSeek-V3's router: sigmoid scores with a selection bias
 SIGMOID: Tree = {"router": {"type": "sigmoid", "selection_bias": True}}
 
@@ -192,11 +178,7 @@ class FirstDense(Sparse):
 
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)
-
-
 NO_JITTER = Fixed("router_jitter_noise", (0.0, 0, None))
-
-
 BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # Mixtral's names of gate, up and down
 
 
@@ -340,8 +322,6 @@ OWN = {
     "num_hidden_layers": "n_layers",
     "num_attention_heads": "n_heads",
 }
-
-
 ROWS = "(expert inner) width -> expert inner width"  # all experts stacked along the rows
 
 

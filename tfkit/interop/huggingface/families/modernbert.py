@@ -15,8 +15,6 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, FULL, SLIDING, Confi
 from tfkit.interop.huggingface.tensors import Rule
 
 FIRST = "first"  # kind of the first layer, which has no attention norm because the embeddings are normalized
-
-
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
 
 

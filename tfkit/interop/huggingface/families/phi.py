@@ -29,11 +29,7 @@ from tfkit.interop.huggingface.settings import ACTIVATIONS, SLIDING, Rope, Setti
 from tfkit.interop.huggingface.tensors import Rule
 
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-
-
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
-
-
 DROPOUTS = (
     Setting("resid_pdrop", "layer.dropout", 0.0),
     Setting("embd_pdrop", "embedding.dropout", 0.0),
@@ -110,8 +106,6 @@ class Phi(Llama):
 
 
 BIASES = {True: ["query", "key", "value"], False: False}
-
-
 FEEDFORWARD = (Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedforward_rules(down="down_proj"))
 
 
@@ -155,14 +149,8 @@ class Glm4(Glm):
 
 
 BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-
-
 TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
-
-
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
-
-
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 
 

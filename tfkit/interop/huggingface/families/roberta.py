@@ -143,8 +143,6 @@ class XLMRobertaXL(Roberta):
 
 
 ROPE = Rope()
-
-
 INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
 
 
@@ -209,8 +207,6 @@ class Esm(Offset):
 
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
-
-
 NAMES = {
     "attention.attn.q": "attention.query",
     "attention.attn.k": "attention.key",
