@@ -1,4 +1,4 @@
-"""`tfkit diff`: differences between two recipes."""
+"""`tfkit diff`, `draw` and `look`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit import`: import of a Hugging Face model as a run."""
+"""`tfkit import`, `export`, `verify` and `quantize`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit new`: create a recipe or a part."""
+"""`tfkit new`: create a recipe, or a part and its test from a skeleton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit parts`: list the registered parts, or describe one."""
+"""`tfkit parts` and `prove`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit predict`: predictions of a run for texts."""
+"""`tfkit predict` and `embed`."""
 
 from __future__ import annotations
 

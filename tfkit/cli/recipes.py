@@ -1,4 +1,4 @@
-"""`tfkit recipes`: list the shipped recipes."""
+"""`tfkit recipes`, `check`, `show`, `explain` and `schema`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit study`: train the variants of a recipe and compare them."""
+"""`tfkit study` and `compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfkit train`: training of a recipe's model."""
+"""`tfkit train`, `plan`, `evaluate` and `runs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of generated text: as lines, as a stream, or as JSON."""
+"""`tfkit generate`, and its output: as lines, as a stream, as JSON, or in a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models that contain a part under test, and calls of these models."""
+"""Small models that contain a part under test, the part alone, and their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks and their registration."""
+"""Checks, their registration, and reports of their outcomes."""
 
 from __future__ import annotations
 

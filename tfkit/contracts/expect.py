@@ -1,4 +1,4 @@
-"""The exception for violated contracts, its messages, and the comparisons that raise it."""
+"""The exception for violated contracts, its messages and comparisons; float64 computed only in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: perfect outputs score best, and the order of examples does not matter."""
+"""Metrics: perfect outputs score best, whatever the order. Callbacks: they observe, and their state is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers: a step updates exactly the trainable weights, and resumed training is identical."""
+"""Optimizers, schedules and adapters: a step updates exactly the trainable weights, and resumes identically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Option values for parts under test: the part's own `example`, then small values by option name.
+"""Option values for parts under test: the part's own `example`, then samples and small values by option name.
 
 New parts, shipped or from plugins, are therefore tested without further code. If the value of a required option is
 unknown, the error says that the class needs an `example`.

@@ -1,4 +1,4 @@
-"""Strategies: texts for every prompt that obey the rules and do not depend on the batch or the cache."""
+"""Logits rules, stop rules and strategies: texts obey the rules and do not depend on the batch or the cache."""
 
 from __future__ import annotations
 

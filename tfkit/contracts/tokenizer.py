@@ -1,4 +1,4 @@
-"""Tokenizers: decoding inverts encoding, and saving preserves everything."""
+"""Tokenizers: decoding inverts encoding, and saving preserves everything. Corpora: examples are the same each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upper bounds of numbers in recipes, studies, commands and calls.
+"""Plain nested data, and upper bounds of numbers in recipes, studies, commands and calls.
 
 Their values are `Any` because a mapping's type states neither its keys nor its depth; values that are only passed on
 or compared are `object`, and values with known keys are a TypedDict, a NamedTuple or a dataclass.

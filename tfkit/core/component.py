@@ -1,4 +1,4 @@
-"""The part: a class with a nested `Config`, registered under a name in a slot.
+"""The sizes that a model's parts share, and the part: a class with a nested `Config`, registered in a slot.
 
     @register("feedforward", "mine")
     class Mine(FeedForward):

@@ -1,4 +1,4 @@
-"""Every error that tfkit raises for its users.
+"""Errors for users, optional libraries imported on use, and the origin of parts and plugins.
 
 TfkitError
 ├── RecipeError   invalid recipe or options of a part: all faults at once, each with its place

@@ -1,4 +1,4 @@
-"""Batch planning: which examples form each batch, and in what order.
+"""Batch planning: which examples form each batch, and in what order; texts grouped by length.
 
 A plan is a pure function of (lengths, settings, seed, epoch). A run therefore resumes exactly from its epoch and batch
 number, without a saved RNG state, and all processes of a distributed run compute the same plan.

@@ -1,4 +1,4 @@
-"""Conversations: messages with roles, and the Jinja templates that render them as one text."""
+"""Conversations: messages with roles, Jinja templates that render them, and control tokens in messages as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoding of many texts in several processes.
+"""Token ids in compact arrays, and encoding of many texts in several processes.
 
 Each process runs this module. It reads the tokenizer, then batches of texts as lines of JSON, and writes arrays of ids.
 It exits at the end of its input, and therefore also when its parent process exits.

@@ -1,4 +1,4 @@
-"""softmax(query keyᵀ) value: a fast kernel, and the eager reference that it must match.
+"""softmax(query keyᵀ) value: fast kernels, with dropout too, and the eager reference that they must match.
 
 The scores, softmax and dropout of a block fit into the processor's cache, and causal blocks skip keys that none of
 their queries see. The backward pass stores two matrices per block, not three.

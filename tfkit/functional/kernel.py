@@ -1,4 +1,4 @@
-"""Over time at linear cost: linear attention, causal convolution, and the scan of a recurrence."""
+"""Linear attention, depthwise causal convolution, and the scan of a recurrence, at a cost linear in the length."""
 
 from __future__ import annotations
 

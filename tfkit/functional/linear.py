@@ -1,4 +1,4 @@
-"""Linear layers on a CPU, computed with MKL or oneDNN, as the rule for this processor says.
+"""Linear layers on a CPU: ways to multiply by MKL or oneDNN, and the rule that chooses one by processor.
 
 A way is made for a weight and a bias. It may hold a copy of the weight in a layout that its kernel reads faster.
 

@@ -1,4 +1,4 @@
-"""Tools for tensors: views of modules, buffers with spare capacity, fast top-k, and float32 inside half precision.
+"""Tools for tensors: views of modules, buffers with spare capacity, fast top-k, and promotion to float32.
 
 The largest elements are in the blocks with the largest maxima, or after the last whole block. Computing block maxima is
 much faster than a full top-k: for the logits of a vocabulary, this takes a quarter of the time.

@@ -1,4 +1,4 @@
-"""Bytes that each token decodes to within a text."""
+"""Texts that match a pattern: the bytes of each token, and the tokens that keep a match reachable (llguidance)."""
 
 from __future__ import annotations
 

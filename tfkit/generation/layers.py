@@ -1,4 +1,4 @@
-"""Linear layers for decoding, which may compute with faster copies of their weights, fused by input."""
+"""Linear layers for decoding, with fused, packed or quantized copies of weights, and the heads that they split."""
 
 # Axes: width (input channels), out (output channels of a layer). Each forward maps [... width] to [... out].
 

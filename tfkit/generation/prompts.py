@@ -1,4 +1,4 @@
-"""Prompts as texts or ids, one or several."""
+"""Prompts as texts, ids or JSON lines, and tokens as named in recipes."""
 
 from __future__ import annotations
 

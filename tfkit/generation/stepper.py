@@ -1,4 +1,4 @@
-"""Token-by-token decoding with or without a decode state, used by every search."""
+"""Prefill of a decode state, and token-by-token decoding with or without one, used by every search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches in batches of similar length, with results in the order of the prompts."""
+"""Searches in batches that fit into memory, results in the order of the prompts; streaming and tokens per second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text generation with the model, tokenizer and settings of a run."""
+"""Text generation with the model, tokenizer and settings of a run, and warnings about lengths never trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upload of a run to a repository of the Hugging Face hub, or of a local one, from which `load_run` reads it."""
+"""Upload of a run to the Hugging Face hub or to a local repository; local paths in its files are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Construction of models from Blueprints, on any device and dtype, reproducible with a seed.
+"""Construction of models from Blueprints, reproducible with a seed, and of samples that measure a deep one's cost.
 
 The second copy has the marginal cost of a layer; the first also includes work that is done once per forward pass
 (masks, shared biases).

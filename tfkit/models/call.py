@@ -1,4 +1,4 @@
-"""Inputs of a model call, and their validation and bundling for one stack."""
+"""Decode state, and inputs of a model call with their validation and bundling for one stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer: sublayers and norms, connected by the residual layout."""
+"""A layer: sublayers and norms, connected by the residual layout; recomputation, and bottlenecks between stacks."""
 
 # Axes: batch, time, d_model.
 

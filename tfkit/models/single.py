@@ -1,4 +1,4 @@
-"""Models with one stack. Encoder-only and decoder-only models differ only in their default mask."""
+"""The topologies: one stack, which only the default mask makes an encoder or a decoder, or an encoder and a decoder."""
 
 # Axes: batch, time, heads, query and key (tokens), d_model, source and target (tokens).
 

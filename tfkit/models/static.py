@@ -1,4 +1,4 @@
-"""Decode state of fixed shapes, with which one graph computes every step."""
+"""Decode state of fixed shapes, with which one graph computes every step, and decode state for traced graphs."""
 
 from __future__ import annotations
 

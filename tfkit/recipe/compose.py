@@ -1,4 +1,4 @@
-"""Composition of a recipe from its layers. Later ones win: bases, the file, variants, overrides, `--set`."""
+"""The shipped recipes, and composition of a recipe. Later ones win: bases, file, variants, overrides, `--set`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences between recipes: architectures are compared as Blueprints, other sections by value."""
+"""Differences between recipes: layers are aligned, architectures compared as Blueprints, other sections by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurement of a forward pass by module: FLOPs, and bytes saved for the backward pass.
+"""Measurement of a forward pass by module: shapes, FLOPs, and bytes saved for the backward pass.
 
 torch computes most meta shapes in Python functions whose first call imports its compiler and sympy, which takes two
 seconds. Operations without a shape function in this module still use torch's functions; the results are equal.

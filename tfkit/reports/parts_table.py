@@ -1,4 +1,4 @@
-"""Output of `tfkit parts` for any terminal width; long text is wrapped, never truncated."""
+"""Output of `tfkit parts` and `recipes` for any terminal width; long text is wrapped, never truncated."""
 
 from __future__ import annotations
 

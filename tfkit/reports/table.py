@@ -1,4 +1,4 @@
-"""Output of `tfkit show` to a terminal of any width, to a pipe or to a file."""
+"""Output of `tfkit show` and `diff` to a terminal of any width, to a pipe or to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""curves.svg: loss, metrics, learning rate and gradient norm by step, drawn after training."""
+"""Model card of a run (README.md): cost, training, data, scores and commands; its loss curves (curves.svg)."""
 
 from __future__ import annotations
 

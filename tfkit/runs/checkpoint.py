@@ -1,4 +1,4 @@
-"""Global RNG state: capture, restoration and temporary seeding.
+"""Checkpoints: the state for exact resumption, RNG included, stored as safetensors and JSON without pickle.
 
 A checkpoint is a folder, such as checkpoints/step-00000500/, with model.safetensors, optimizer.safetensors, state.json
 and their checksums in SHA256SUMS. The newest two are complete, in case one is damaged. Older checkpoints are kept for

@@ -1,4 +1,4 @@
-"""Checks of the files that tfkit writes to a run folder: removal of unfinished files, refusal of links."""
+"""Exclusive use of a run folder, and checks before a run is resumed or replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the files in a run folder."""
+"""Names of the files in a run folder, its labels and tokenizers, and its default name."""
 
 from __future__ import annotations
 

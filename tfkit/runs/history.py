@@ -1,4 +1,4 @@
-"""Device and precision of training, and the memory check."""
+"""run.json, metrics.jsonl and environment.json: identity and history, steps, versions and hardware of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of another library, such as its config, kept in an imported run so that it can be exported again."""
+"""Files of another library, such as its config, and settings of sentence-transformers in an imported run."""
 
 from __future__ import annotations
 

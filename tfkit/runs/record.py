@@ -1,4 +1,4 @@
-"""The checksum manifest of a run folder (SHA256SUMS), and checks for changed files."""
+"""The checksum manifest of a run folder (SHA256SUMS), hashes of its data, and damaged files set aside."""
 
 from __future__ import annotations
 

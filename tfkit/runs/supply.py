@@ -1,4 +1,4 @@
-"""Third-party code that a saved run requires, recorded with the run and located when the run is loaded.
+"""Loading of a run's recipe with the third-party code that it needs, recorded with the run.
 
 Code is imported only if the user passes --import or trusts the run. A file is looked up at its recorded path, then at
 the recorded path relative to the run, so that both can be moved together.

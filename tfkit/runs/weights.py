@@ -1,4 +1,4 @@
-"""Sharded tensors: torch's DTensor, of which each process holds a shard along the first axis.
+"""Weights as safetensors files, in which tied tensors are stored once: headers, int8, and sharded tensors.
 
 A matrix W [rows columns] is stored as q = round(W / scale), from -127 to 127, and scale [rows] = max |W| / 127 under
 the name of W with the suffix `_scale`. Quantizing q * scale again, as int8 decoding does, yields the same q.

@@ -1,4 +1,4 @@
-"""Reading of regular files, and atomic writes."""
+"""Locks, reading of regular files, and atomic writes."""
 
 from __future__ import annotations
 

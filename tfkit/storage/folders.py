@@ -1,4 +1,4 @@
-"""Atomic replacement of folders: a complete new folder is renamed into place, and the previous one becomes NAME.old.
+"""Atomic replacement of folders, in which the previous one becomes NAME.old, and output folders of commands.
 
 Folders are never merged. Only temporary folders, and an earlier NAME.old that is identified by its lock, are deleted.
 If a process is killed between the two renames, `recover` renames NAME.old back.

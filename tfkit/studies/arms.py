@@ -1,4 +1,4 @@
-"""Arms of a study: the compared variants, each with the recipe of its runs."""
+"""Arms of a study, the compared variants with the recipe of their runs, and values solved for equal budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of the runs of a study, read from their folders."""
+"""State of the runs of a study, read from their folders, and measures by probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports on the runs of a study, or on any runs, grouped by recipe."""
+"""Reports on the runs of a study, or on any runs, grouped by recipe, and the provenance of a printed number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a study: its arms with equal budgets, and its runs."""
+"""The plan of a study: its arms with equal budgets, its runs, and the digests that identify them."""
 
 from __future__ import annotations
 

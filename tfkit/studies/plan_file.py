@@ -1,4 +1,4 @@
-"""The plan in the folder of a study, study.json. A folder belongs to one plan."""
+"""The plan in the folder of a study, study.json, and what `keep` leaves of a run. A folder belongs to one plan."""
 
 from __future__ import annotations
 

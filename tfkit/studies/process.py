@@ -1,4 +1,4 @@
-"""The command line of a run, and the process that executes it."""
+"""The command line of a run, the process that executes it, and a short training that measures a step."""
 
 from __future__ import annotations
 

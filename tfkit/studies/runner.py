@@ -1,4 +1,4 @@
-"""Execution of a study's runs in separate processes, until all are done or a signal arrives.
+"""Execution of a study's runs in separate processes, claimed one by one, with progress, until all are done.
 
 A claim is a file that is created exclusively. It is locked as long as its process lives; on file systems that do not
 share locks between machines, its time shows that the process on another machine is alive.

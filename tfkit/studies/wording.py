@@ -1,4 +1,4 @@
-"""Formatting of values, differences and verdicts for pages, terminals and LaTeX."""
+"""Words for values, differences and verdicts, the comparison of sizes, and measures against costs."""
 
 from __future__ import annotations
 

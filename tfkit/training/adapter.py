@@ -1,4 +1,4 @@
-"""Adapters: a few trainable weights attached to a frozen model, merged into it for evaluation and publication.
+"""Adapters, a few trainable weights attached to a frozen model and merged into it; activation recomputation.
 
 | type | choose it when |
 |---|---|

@@ -1,4 +1,4 @@
-"""Callbacks: observers of the training loop that can inspect, log and stop it.
+"""Callbacks: observers of the training loop that can inspect, log and stop it, and the calls of their hooks.
 
 | type | choose it when |
 |---|---|

@@ -1,4 +1,4 @@
-"""Batches on the training device. Each is a pure function of seed, epoch and batch index."""
+"""Batches on the training device, pure functions of seed, epoch and index, prefetched in a background thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initialization from another run or from pretrained vectors, and freezing of parameters."""
+"""Initialization from another run or from pretrained vectors, matched by name and shape, and freezing of parameters."""
 
 from __future__ import annotations
 

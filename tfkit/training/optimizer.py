@@ -1,4 +1,4 @@
-"""Optimizers. Learning rates are set by the schedule.
+"""Optimizers, and parameter groups with their own learning rate and decay. Learning rates are set by the schedule.
 
 | type | choose it when |
 |---|---|

@@ -1,4 +1,4 @@
-"""Planning of training on several devices: memory per device, the largest batch, and the command to run.
+"""Memory of a training step: per device, the largest batch, and what is told if it does not fit.
 
 Nothing is allocated: models and batches are fake tensors, which have a shape and a device but no data.
 """

@@ -1,4 +1,4 @@
-"""The processes of a run, as started by torchrun. Without torchrun, a run has a single process."""
+"""The processes of a run, as started by torchrun or a single one, and a graceful stop on a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Final weights of a run: the best, the last, or a mean over checkpoints."""
+"""Final weights of a run (the best, the last, or a mean over checkpoints), and checkpoints written in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of a model on examples: loss, metrics and sample outputs."""
+"""Scores of a model on examples: loss, metrics and sample outputs; validation, and checks before training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparation of a training run from its recipe: tokenizer, data and model."""
+"""Preparation of a training run from its recipe: tokenizer, data and model, and the shapes of custom parts."""
 
 from __future__ import annotations
 

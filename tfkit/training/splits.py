@@ -1,4 +1,4 @@
-"""Data splits of a recipe. Errors name the file and line, and are reported before training starts."""
+"""Data splits of a recipe and corpora read from token shards, with faults named before training starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient of one step, averaged over the targets of all its batches, with norm clipping."""
+"""Compilation, and the gradient of one step: averaged over the targets of all its batches, with norm clipping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The teacher run of a distillation, and checks that it is compatible with the student."""
+"""The teacher run of a distillation, checks against the student, and targets that it generates."""
 
 from __future__ import annotations
 

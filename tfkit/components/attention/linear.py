@@ -1,4 +1,4 @@
-"""Kernel attention with simple or random features, at a cost linear in the length."""
+"""Kernel attention at a cost linear in the length, with simple or random features."""
 
 # Axes: batch, time, head, query and key (tokens), dim (channels of a head), feature, d_model.
 

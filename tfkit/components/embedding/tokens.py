@@ -1,4 +1,4 @@
-"""Token embeddings."""
+"""Token embeddings, also with dropout of whole tokens."""
 
 # Axes: batch, time, width (channels of the sum), d_model.
 

@@ -1,4 +1,4 @@
-"""Base classes of corpora: an example maps field names to texts."""
+"""Base classes of corpora: an example maps field names to texts; fields and free memory are checked on reading."""
 
 from __future__ import annotations
 

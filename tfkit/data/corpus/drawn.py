@@ -1,4 +1,4 @@
-"""Generated vector tasks that need no files: images with captions, and named melodies."""
+"""Corpora that need no files: docstrings, made-up phrases, images with captions, named melodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record corpora with named fields: JSON lines, CSV, Parquet."""
+"""Record corpora with named fields: JSON lines, CSV, Parquet, datasets of Hugging Face, conversations."""
 
 from __future__ import annotations
 

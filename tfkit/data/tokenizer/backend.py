@@ -1,4 +1,4 @@
-"""Loading of tokenizer.json files, which are validated first because some make the `tokenizers` library abort.
+"""Loading of tokenizer.json files, validated since some abort the library; special tokens, byte alphabets.
 
 Tokenizers are saved as plain `tokenizer.json` files. The format has no place for roles of special tokens (pad, end), so
 they are stored as names in a post-processing template that adds no tokens: `post_processor: {..., special_tokens:

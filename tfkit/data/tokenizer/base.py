@@ -1,4 +1,4 @@
-"""The fitted `Tokenizer`, and the base class of trainable tokenizer parts.
+"""The fitted `Tokenizer`, the base class of trainable tokenizer parts, and tokens that begin a word.
 
 Each space is replaced by the mark "▁" and attached to the following piece, and the text gets a leading mark: "Ein Mann,
 der" becomes "▁Ein" "▁Mann" "," "▁der". Joining pieces and replacing marks restores punctuation, double spaces and line

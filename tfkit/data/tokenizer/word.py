@@ -1,4 +1,4 @@
-"""Word-level tokenizer."""
+"""Tokenizers of characters, of words, and of a file, and special tokens around a text."""
 
 from __future__ import annotations
 

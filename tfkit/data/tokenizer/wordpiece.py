@@ -1,4 +1,4 @@
-"""WordPiece as in BERT: words are split greedily into the longest known pieces."""
+"""Subword tokenizers: byte-pair encoding, unigram and WordPiece."""
 
 from __future__ import annotations
 

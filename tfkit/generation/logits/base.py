@@ -1,4 +1,4 @@
-"""Base class of the logits rules, which modify the scores of the next token."""
+"""Base class of the logits rules, which modify the scores of the next token; required and excluded tokens."""
 
 # Axes: rows (texts), time, vocab. Each forward maps [rows vocab] to the same shape.
 

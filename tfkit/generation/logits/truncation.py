@@ -1,4 +1,4 @@
-"""Rules that shape the distribution from which tokens are drawn."""
+"""Rules that shape the distribution from which tokens are drawn, and rules against repetition."""
 
 # Axes: rows (texts), time, grams (n-grams of a text), size (tokens of an n-gram), vocab. Each forward maps [rows
 # vocab] to the same shape.

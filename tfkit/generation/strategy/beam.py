@@ -1,4 +1,4 @@
-"""Beam search and its diverse variant."""
+"""Searches over several candidates: beam search, its diverse variant, and contrastive search."""
 
 from __future__ import annotations
 

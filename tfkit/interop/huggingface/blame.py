@@ -1,4 +1,4 @@
-"""Attribution of recipe faults to keys of config.json."""
+"""Settings read while a config becomes a recipe, and attribution of recipe faults to keys of config.json."""
 
 from __future__ import annotations
 

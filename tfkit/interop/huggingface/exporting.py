@@ -1,4 +1,4 @@
-"""Export of a run to a folder that transformers loads: as a known class if one fits, else with tfkit's sources."""
+"""Export to a folder that transformers loads, as a known class or with tfkit's sources; its card and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of families: a declarative, bidirectional map between Hugging Face files and recipes."""
+"""Base class of families, declarative maps between Hugging Face files and recipes, and the known ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bidirectional maps between keys of config.json and keys of a recipe's `model:`."""
+"""Bidirectional maps between keys of config.json and of a recipe's `model:`; layer types, rotary positions."""
 
 from __future__ import annotations
 

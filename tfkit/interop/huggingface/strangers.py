@@ -1,4 +1,4 @@
-"""Safe reading of untrusted folders: only regular files inside the folder, and well-formed JSON."""
+"""Safe reading of untrusted folders, special tokens in their files, and files kept for later exports."""
 
 from __future__ import annotations
 

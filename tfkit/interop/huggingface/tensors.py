@@ -1,4 +1,4 @@
-"""Bidirectional maps of tensors: names are templates, layouts are einops patterns."""
+"""Bidirectional maps of tensors: names are templates, layouts einops patterns; contradictory rules are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of a run with its Hugging Face model on the same input."""
+"""Comparison of a run with its Hugging Face model, loaded as a reference, on the same input."""
 
 from __future__ import annotations
 

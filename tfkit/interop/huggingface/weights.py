@@ -1,4 +1,4 @@
-"""Names of a model's saved tensors, and the weight file that an import writes."""
+"""The source of an import, the names of its tensors, and the weight file that it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export of a run to ONNX: a folder of graphs with tokenizer, recipe, costs and an example script."""
+"""Export of a run to ONNX: a folder of graphs (also int8) with tokenizer, recipe, costs and an example script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ONNX graphs of a model, one module per file, with named inputs and outputs."""
+"""The ONNX graphs of a model, one module per file, with named inputs and outputs, and their tracing."""
 
 # Axes: batch, time, past, total and source, as named in the `inputs` of each graph.
 

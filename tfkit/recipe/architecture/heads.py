@@ -1,4 +1,4 @@
-"""Heads (rule R14) and the tokens they read, tied and shared token tables (R9), and ids of special tokens."""
+"""Heads (rule R14), tied and shared token tables (R9), ids of special tokens, and checks of resolved stacks."""
 
 from __future__ import annotations
 

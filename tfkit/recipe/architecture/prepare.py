@@ -1,4 +1,4 @@
-"""Completion and validation of part nodes: the stack's norm as default, and paths relative to the recipe."""
+"""Patterns of layers, and completion and validation of part nodes: default norms, paths relative to the recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of one stack and of its layers, as input of the resolution, and the sizes of a stack (rule R15)."""
+"""The source of one stack and of its layers and sublayers, and the sizes of a stack (rule R15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that involve several sections or the model: the rule table, the checks of each part, and contradictions."""
+"""Checks that involve several sections, the model or files: the rule table, each part, contradictions."""
 
 from __future__ import annotations
 

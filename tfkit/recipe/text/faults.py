@@ -1,4 +1,4 @@
-"""Collection of faults with their places, also from Pydantic's errors, which only name keys."""
+"""Collection of faults with their places, also from Pydantic's errors, and facts about options from their types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a resolved recipe: a key, its value, its description and its origin."""
+"""Rows of a resolved recipe: a key, its value, its description and its origin, for runs of equal layers."""
 
 from __future__ import annotations
 

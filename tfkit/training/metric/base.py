@@ -1,4 +1,4 @@
-"""Base classes of metrics, computed from the loss or by comparing texts with references."""
+"""Base classes of metrics, and the metrics computed from the loss."""
 
 from __future__ import annotations
 

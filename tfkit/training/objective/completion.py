@@ -1,4 +1,4 @@
-"""Completion: a decoder predicts the target after the source."""
+"""Causal language modelling, and completion: a decoder predicts the target after the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels of the training corpus, in the order of the head's logits."""
+"""Labels of the training corpus in the order of the head's logits, classification, and regression."""
 
 from __future__ import annotations
 

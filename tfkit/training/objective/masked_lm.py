@@ -1,4 +1,4 @@
-"""Masked language modelling: predict masked tokens."""
+"""Masked language modelling: predict masked tokens; ranked fillings of masked texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pre-training objectives of pairs and of replaced tokens: next sentence prediction, and replaced token detection."""
+"""Pre-training with pairs and replaced tokens: next sentence prediction, replaced token detection."""
 
 from __future__ import annotations
 

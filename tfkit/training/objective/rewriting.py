@@ -1,4 +1,4 @@
-"""Base classes of objectives that corrupt a text and train an encoder-decoder to restore it."""
+"""Objectives that corrupt a text and train an encoder-decoder to restore it: denoising, span corruption."""
 
 from __future__ import annotations
 

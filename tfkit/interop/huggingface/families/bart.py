@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2019) and encoder-decoders that differ from it in positions and norms."""
+"""BART (Lewis et al. 2019), Marian, LED, and encoder-decoders that differ in positions and norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018) and encoders that differ from it in a few settings."""
+"""BERT (Devlin et al. 2018), Megatron-BERT, FNet, XLM, and encoders that differ from it in a few settings."""
 
 from __future__ import annotations
 

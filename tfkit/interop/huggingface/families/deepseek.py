@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (2024), and decoders with their latent attention, their experts, or both."""
+"""DeepSeek-V2 and V3 (2024), MiniCPM3, and decoders with their latent attention or sigmoid experts."""
 
 from __future__ import annotations
 

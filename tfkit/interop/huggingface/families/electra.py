@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020), RoFormer (Su et al. 2021), RemBERT (Chung et al. 2020): factorized token tables."""
+"""Encoders with narrow token tables: ELECTRA, RoFormer, RemBERT, ALBERT (2019); DistilBERT (Sanh et al. 2019)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma (2024), Gemma 2 (2024), Gemma 3 (2025) and VaultGemma (2025), by the Gemma team."""
+"""Gemma to Gemma 3 (2024, 2025), VaultGemma, T5Gemma, Cohere's Command R and StableLM."""
 
 from __future__ import annotations
 

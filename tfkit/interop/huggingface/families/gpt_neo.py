@@ -1,4 +1,4 @@
-"""Relatives of GPT-2: GPT (Radford 2018), CTRL (Keskar 2019), GPT-Neo (Black 2021), GPTBigCode (Ben Allal 2023)."""
+"""Relatives of GPT-2: GPT, CTRL, GPT-Neo, GPTBigCode, GPT-J, CodeGen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia (Biderman et al. 2023), and GPT-NeoX Japanese (ABEJA 2022)."""
+"""GPT-NeoX (Black et al. 2022), Pythia, GPT-2 (Radford et al. 2019), and OPT, XGLM and BioGPT from fairseq."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), and the base of many similar families."""
+"""Llama (Touvron et al. 2023), and families that only settings distinguish: Qwen, SmolLM3, EuroBERT, DiffLlama."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder of Llama 4 (Meta 2025)."""
+"""The decoder of Llama 4 (Meta 2025), GPT-OSS, Granite's experts, and decoders with shared experts."""
 
 from __future__ import annotations
 

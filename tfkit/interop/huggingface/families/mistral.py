@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023), Ministral and Ministral 3 (Mistral AI 2024, 2025)."""
+"""Mistral (Jiang et al. 2023), Ministral, OLMo, EXAONE and Granite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtral (Jiang et al. 2024), and decoders that differ from it in a few settings."""
+"""Mixtral (Jiang et al. 2024), DBRX, and other decoders of Llama's kind with experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024)."""
+"""ModernBERT (Warner et al. 2024), Ettin's decoder (Weller et al. 2025), Jina v3, GTE and Nomic BERT."""
 
 from __future__ import annotations
 

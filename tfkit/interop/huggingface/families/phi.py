@@ -1,4 +1,4 @@
-"""Phi 1 and 2 (Gunasekar et al. 2023, Li et al. 2023) and Phi-3 (Abdin et al. 2024)."""
+"""Phi 1 to 3 (2023, 2024), GLM, and decoders with an ungated feed-forward, such as StarCoder 2 and Nemotron."""
 
 from __future__ import annotations
 
