@@ -21,10 +21,10 @@ ROOMS = {
     "__init__.py": 71,
     "__main__.py": 5,
     "api.py": 187,
-    "cli": 3321,
+    "cli": 3319,
     "components": 4703,
-    "contracts": 4183,
-    "core": 3587,
+    "contracts": 4174,
+    "core": 3588,
     "data": 5904,
     "functional": 1626,
     "generation": 4282,
@@ -33,13 +33,13 @@ ROOMS = {
     "recipe": 6918,
     "reports": 3585,
     "run": 972,
-    "runs": 2792,
+    "runs": 2799,
     "skeletons": 875,
-    "storage": 902,
+    "storage": 901,
     "studies": 4443,
-    "training": 9020,
+    "training": 9019,
 }
-TESTS = 50_258
+TESTS = 50_257
 
 
 @cache

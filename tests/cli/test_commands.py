@@ -159,7 +159,6 @@ def test_what_does_not_fit_is_refused_by_name(recipe: Path, pair: Path, place: P
         (("train", place / "pair.yaml", "--resume", "--force"), "--resume"),
         (("chek", "x"), "No such command 'chek'. Did you mean 'check'?"),
         (("bench", "products"), "`tfkit bench` was removed; run `python -m tests.benchmarks`"),
-        (("study", "norm-placement", "--on", "ray"), "--on was removed; --commands prints a line for each run"),
         (("zzz",), "Available: recipes, check, show, "),
     ]
 

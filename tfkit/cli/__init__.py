@@ -1,1 +1,1 @@
-"""The command line: one small module per command, imported on demand."""
+"""The command line: a page for each kind of command, imported on demand; commands.py lists them."""

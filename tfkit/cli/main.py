@@ -191,8 +191,6 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
 
 def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
     """Suggest --set for an unknown option that is a key of the recipe, if the command accepts --set."""
-    if error.option_name == "--on" and error.ctx is not None and error.ctx.command.name == "study":
-        return click.UsageError("--on was removed; --commands prints a line for each run, for any scheduler", error.ctx)
     options = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")

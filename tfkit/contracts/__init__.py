@@ -2,21 +2,12 @@
 
 | file | promise |
 |---|---|
-| built | the part can be built, and its options survive a round trip |
-| shapes | shapes and dtypes are correct, calls are deterministic, float32 agrees with float64 |
-| gradients | every parameter receives a gradient |
-| visibility | no masked or future token is read |
-| padding | padding, other rows of a batch and other texts in a row have no effect |
-| cache | incremental decoding equals a full forward pass |
-| positions | attention applies the rotation, bias and temperature of a position |
-| memory | cross-attention reads the whole memory, and attention weights are correct |
-| saving | weights depend on the seed, survive saving and copying, and can be built on `meta` |
-| dropout | dropout is active only in training |
-| parametrization | under muP, the size of an update does not depend on the width |
-| compile | the model compiles to a single graph and exports with dynamic sizes |
-| refusals | recipes that need undeclared capabilities are refused |
-| tokenizer, corpus, objective, generation, strategy | parts outside the model |
-| optimizer, schedule, adapter, metric, callback | parts of training |
+| shapes | the part is built and its options survive a round trip; shapes, dtypes, float64, gradients |
+| visibility | no masked or future token is read; padding, other rows and other texts in a row have no effect |
+| cache | incremental decoding equals a full forward pass; positions, memory and attention weights are applied |
+| saving | weights depend on the seed and survive saving; dropout, muP, refused recipes, one compiled graph |
+| tokenizer, objective, strategy | parts outside the model: tokenizers and corpora, objectives, rules and strategies |
+| optimizer, metric | parts of training: optimizers, schedules and adapters, metrics and callbacks |
 | proving | the same comparisons on the model and texts of a run: `tfkit prove` |
 
 `verify` runs the checks and describes failures; the command is `tfkit parts --verify my_parts.py`. A check is a

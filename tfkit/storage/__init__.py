@@ -1,9 +1,8 @@
 """Atomic writes of files and folders.
 
-files      reads only regular files, and writes to a temporary file that is then renamed
-locks      one writer per folder; a lock ends with its process and follows a renamed folder
-folders    atomic replacement of a folder; the previous folder becomes NAME.old
-targets    output folders of a save, an import or an export
+files      reads only regular files, and writes to a temporary file that is then renamed; locks: one writer per
+           folder, until its process ends
+folders    atomic replacement of a folder; the previous folder becomes NAME.old; output folders of commands
 hub        repositories on the Hugging Face hub, and their downloads
 checksums  the SHA256SUMS of a folder, to detect changed files
 
