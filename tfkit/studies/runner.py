@@ -315,9 +315,6 @@ def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     return lines
 
 
-FRESH = 0.5  # seconds between two refreshes
-
-
 def announce(plan: Plan, jobs: int, console: Console) -> None:
     """Print the runs of a plan and the estimated time."""
     heads, cells = plan.table()
