@@ -30,6 +30,7 @@ ROOMS = {
     "generation": 4282,
     "interop": 10899,
     "models": 1969,
+    "plain": 950,
     "recipe": 6918,
     "reports": 3585,
     "run": 972,
