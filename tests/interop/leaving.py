@@ -9,7 +9,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfkit.core.errors import UsageError
 from tfkit.interop.onnx.exporting import as_float32, check_leaves
@@ -17,7 +16,7 @@ from tfkit.interop.onnx.graphs import graphs_of, trace
 from tfkit.interop.onnx.verifying import GraphSession, largest_difference
 from tfkit.models.build import build_model
 from tfkit.recipe.compose import shipped_recipes
-from tfkit.recipe.load import Recipe, load_recipe
+from tfkit.recipe.load import Recipe
 
 from ..documents import between, rewrite
 from .parity import randomise
@@ -27,7 +26,6 @@ README = Path(__file__).parents[2] / "tfkit" / "interop" / "README.md"
 HEADER = "| model | files | largest difference |\n|---|---|---|"
 NAMES = sorted(name for name, path in shipped_recipes().items() if path.parent.name == "models")
 BOUND = 1e-4
-EXPERTS = 4
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,7 @@ class Leaving:
 
 def tiny(name: str) -> Recipe:
     """Load a small version of a shipped model, with one layer of each kind and few experts."""
-    return load_recipe({"tfkit": 1, "model": fewer(shrunk(name, 1).root.plain()["model"])})
-
-
-def fewer(tree: Any) -> Any:
-    """Copy a tree, with at most four experts, of which each token passes two."""
-    if isinstance(tree, list):
-        return [fewer(entry) for entry in tree]
-    if not isinstance(tree, dict):
-        return tree
-    made = {key: fewer(value) for key, value in tree.items()}
-    if made.get("num_experts", 0) > EXPERTS:
-        made |= {"num_experts": EXPERTS, "num_active": min(2, made["num_active"])}
-    if "num_groups" in made:
-        made |= {"num_groups": 2, "active_groups": 1}
-    return made
+    return shrunk(name, 1)
 
 
 def leave(name: str) -> Leaving:

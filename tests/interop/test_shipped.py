@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, device
 
 import tfkit
-from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RecipeError
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.family import families
 from tfkit.interop.huggingface.importing import import_model
 from tfkit.interop.huggingface.matching import matching_family
 from tfkit.interop.huggingface.verifying import call_of, verify
 from tfkit.models.build import build_model
+from tfkit.plain.smaller import smaller
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.reports.counts import count_parameters
 from tfkit.run import Run
@@ -31,86 +26,18 @@ from tfkit.storage.files import write_json
 from ..sampling import each, some
 from ..shipped import MODELS, shipped
 from .counts import COUNTS, Size
-from .parity import PAD, VOCABULARY, randomise
+from .parity import PAD, randomise
 
 transformers = pytest.importorskip("transformers", reason='the proofs need transformers: pip install "tfkit[test]"')
 SHIPPED = [name for name, size in COUNTS.items() if size.family]
-WIDTHS = {"d_model", "d_ff", "d_embedding", "d_output", "kv_rank", "query_rank"}
-WIDTHS |= {"head_dim", "rotary_head_dim", "value_head_dim"}
-LEAST = 4  # width of a head: two planes that turn
-DEEPEST = 12  # layers of the longest pattern
 IDS = {"pad": PAD, "start": 2, "end": 3}
 
 
-@dataclass(frozen=True)
-class Smaller:
-    """A recipe's model with its widths divided, and as many layers in each stack as are asked for."""
-
-    by: int
-    depth: int
-    heads: Set[float]  # the widths of its heads: factors of 1 / sqrt(one of them) follow it
-
-    def of(self, tree: Any) -> Any:
-        """Copy a tree."""
-        if isinstance(tree, list):
-            return [self.of(entry) for entry in tree]
-        if not isinstance(tree, dict):
-            return tree
-        made = {key: self.value(key, value) for key, value in tree.items()}
-        if {"pattern", "num_layers"} <= made.keys():
-            made["pattern"] = [self.entry(entry, tree["num_layers"] - self.depth) for entry in tree["pattern"]]
-        return made
-
-    def value(self, key: str, value: Any) -> Any:
-        """Copy the value of a key."""
-        if key in WIDTHS and isinstance(value, int):
-            return value // self.by
-        if key == "scale" and isinstance(value, float) and value**-2 in self.heads:
-            return value * self.by**0.5
-        return {"num_layers": self.depth, "until": IDS["end"]}.get(key, self.of(value))
-
-    def entry(self, entry: Any, less: int) -> Any:
-        """Take `less` layers off an entry of a pattern if it has more."""
-        kind, _, count = entry.partition("*") if isinstance(entry, str) else (entry, "", "")
-        return f"{kind}*{int(count) - less}" if count and int(count) > less else entry
-
-
-def widths(tree: Any) -> Iterator[int]:
-    """Yield the widths that a recipe gives."""
-    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree if isinstance(tree, list) else ()):
-        if key in WIDTHS and isinstance(value, int):
-            yield value
-        yield from widths(value)
-
-
-def heads_of(blueprint: Blueprint) -> set[tuple[float, bool]]:
-    """Return the widths of the heads, and whether they divide the model's."""
-    subs = [
-        (plan.d_model, sub.config) for plan in blueprint.stacks() for layer in plan.layers for sub in layer.sublayers
-    ]
-    heads = [(width, config) for width, config in subs if hasattr(config, "num_heads")]
-    return {(getattr(c, "head_dim", None) or width / c.num_heads, width % c.num_heads == 0) for width, c in heads}
-
-
 def shrunk(name: str, least: int = 2) -> Recipe:
-    """Load a shipped model, as narrow as its ratios allow and as shallow as its pattern does, of `least` layers."""
-    whole = shipped(name)
-    model, blueprint = whole.root.plain()["model"], whole.blueprint()
-    kinds, heads = [len(plan.layers) for plan in blueprint.stacks()], heads_of(blueprint)
-    common, room = math.gcd(*widths(model)), min([*(width for width, _ in heads), *widths(model)]) // LEAST
-    changes = {"vocab_size": VOCABULARY, "special_ids": IDS | model.get("special_ids", {})}
-    for by in (by for by in range(min(int(room), common), 0, -1) if common % by == 0):
-        for depth in range(max(least, *kinds), DEEPEST):
-            smaller = Smaller(by, depth, {width for width, _ in heads}).of(model)
-            try:
-                recipe = load_recipe({"tfkit": 1, "model": smaller | changes})
-            except RecipeError:
-                continue
-            found = recipe.blueprint()
-            same = heads_of(found) == {(width / by, whole) for width, whole in heads}
-            if same and [len(plan.layers) for plan in found.stacks()] == kinds:
-                return recipe
-    raise AssertionError(f"{name} has no smaller version with its ratios")
+    """Load a small version of a shipped model, of at least `least` layers and with special tokens."""
+    small = smaller(shipped(name), least)
+    assert small is not None, f"{name} has no smaller version"
+    return load_recipe({"tfkit": 1, "model": small.root.plain()["model"] | {"special_ids": IDS}})
 
 
 def run_of(name: str, folder: Path) -> Run:
