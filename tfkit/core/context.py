@@ -39,14 +39,14 @@ class Span:
     at: Tensor | None = None
 
     def query(self) -> Tensor:
-        """Return the positions of the queries, [1 query 1]."""
-        if self.at is not None:
-            return self.at[None, :, None]
-        return torch.arange(self.past, self.past + self.queries, device=self.device)[None, :, None]
+        """Return the positions of the queries, [1 query]."""
+        return (torch.arange(self.past, self.past + self.queries, device=self.device) if self.at is None else self.at)[
+            None
+        ]
 
     def key(self) -> Tensor:
-        """Return the positions of the keys, [1 1 key]."""
-        return torch.arange(self.first, self.keys, device=self.device)[None, None, :]
+        """Return the positions of the keys, [1 key]."""
+        return torch.arange(self.first, self.keys, device=self.device)[None]
 
     def of_queries(self, fact: Tensor) -> Tensor:
         """Select the values of the queries from those of all positions, [batch place] -> [batch query]."""
@@ -186,7 +186,7 @@ class Visibility:
         return twin
 
     def _make(self) -> Tensor:
-        visible = self._ruled(self.span.query()[:, :, 0], self.span.key()[:, 0])
+        visible = self._ruled(self.span.query(), self.span.key())
         together = [] if visible is None else [visible]
         first = self.span.first
         if self.real is not None:

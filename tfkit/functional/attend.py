@@ -165,7 +165,7 @@ def attend(
 
 def attend_rows(query: Tensor, places: Tensor, key: Tensor, value: Tensor, mask: Visibility, scores: Scores) -> Tensor:
     """Attend with only the queries at `places` [batch n]. Query and output have n positions."""
-    rows = TileMask(mask.among(places, mask.span.key()[:, 0]))
+    rows = TileMask(mask.among(places, mask.span.key()))
     return _whole(query, key, value, rows, scores)
 
 

@@ -112,7 +112,7 @@ class Band:
         marked = mask.marked()
         self.places = None if marked is None else places_of(marked)[0]
         self.shown = self._causal(mask) or TileMask(self._visible(mask, batch).flatten(0, 1))
-        self.rows = None if self.places is None else TileMask(mask.among(self.places, mask.span.key()[:, 0]))
+        self.rows = None if self.places is None else TileMask(mask.among(self.places, mask.span.key()))
 
     def _causal(self, mask: Visibility) -> TileMask | None:
         """Return a triangular mask shared by all tiles, or None if other keys are hidden too."""

@@ -27,22 +27,25 @@ class Rotation:
     made: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def __call__(self, x: Tensor) -> Tensor:
-        width = 2 * self.cosine.shape[-1]
-        dtype = wide_dtype(x.dtype)
-        cosine, sine = self._turn(dtype)
-        turned, rest = x[..., :width].to(dtype), x[..., width:]
-        if self.layout == "halves":
-            first, second = turned.chunk(2, dim=-1)
-        else:
-            first, second = turned[..., 0::2], turned[..., 1::2]
-        a = first * cosine - second * sine
-        b = second * cosine + first * sine
-        joined = torch.cat((a, b), dim=-1) if self.layout == "halves" else torch.stack((a, b), dim=-1).flatten(-2)
-        joined = joined.to(x.dtype)
-        return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined
+        return rotate(x, *self._turn(wide_dtype(x.dtype)), self.layout)
 
     def _turn(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosine and sine in this dtype, cached for all layers."""
         if dtype not in self.made:
             self.made[dtype] = self.cosine.to(dtype), self.sine.to(dtype)
         return self.made[dtype]
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor, layout: Layout) -> Tensor:
+    """Rotate the first 2 * pairs channels of x [batch heads time dim] by angles [batch|1 1 time pairs]."""
+    width = 2 * cosine.shape[-1]
+    turned, rest = x[..., :width].to(cosine.dtype), x[..., width:]
+    if layout == "halves":
+        first, second = turned.chunk(2, dim=-1)
+    else:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    a = first * cosine - second * sine
+    b = second * cosine + first * sine
+    joined = torch.cat((a, b), dim=-1) if layout == "halves" else torch.stack((a, b), dim=-1).flatten(-2)
+    joined = joined.to(x.dtype)
+    return torch.cat((joined, rest), dim=-1) if rest.shape[-1] else joined

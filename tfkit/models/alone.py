@@ -77,10 +77,10 @@ def context(
     check_length(global_attention_mask, x, MARKS)
     real = as_real(attention_mask, source, "attention_mask", past)
     inputs = Inputs(None, None, global_attention_mask, prefix_length, real)
-    parts, places = _several("position", position, PositionFacts), span.key()[:, 0]
+    parts, places = _several("position", position, PositionFacts), span.key()
     collector = Collector(frozenset(observe))
     if memory is not None:
-        query = span.query()[:, :, 0] if position_ids is None else position_ids
+        query = span.query() if position_ids is None else position_ids
         placement = Placement(parts, query, places)
         return Context(Visibility(rules, span, inputs, real), placement, state, memory, None, inputs, collector)
     positions = placed(real, places) if position_ids is None else position_ids

@@ -1,0 +1,228 @@
+"""How recorded steps are written as Python: operators, functions of torch, methods, and lines that are not too long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from tfkit.plain.inputs import Unprintable
+from tfkit.plain.values import Size, Step, Value
+
+WIDE = 120  # most characters in a line
+BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "true_divide": "/", "truediv": "/", "floor_divide": "//",
+    "floordiv": "//", "remainder": "%", "mod": "%", "matmul": "@", "pow": "**", "and": "&", "or": "|", "xor": "^",
+    "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&", "logical_or": "|",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+LEVELS = {
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1), "|": 2, "^": 3, "&": 4, **dict.fromkeys("+-", 5),
+    **dict.fromkeys(("*", "/", "//", "%", "@"), 6), "~": 7, "**": 8,
+}  # fmt: skip
+ATOM = 9  # names, calls, numbers
+UNARY = {"neg": "-", "invert": "~", "bitwise_not": "~", "logical_not": "~"}
+PROPERTIES = ("T", "mT", "H", "real", "imag")
+MODULES: tuple[tuple[ModuleType, str], ...] = (
+    (F, "F"),
+    (torch, "torch"),
+    *((module, module.__name__) for module in (torch.fft, torch.special, torch.linalg)),
+)
+FACTORIES = {"arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "constant"}
+MARK = re.compile(r"⟦(\w*)\|([^⟧]*)⟧")
+
+
+def mark(number: float, role: str = "") -> str:
+    """Write a number that may differ between layers; `role` is what it is: an option or an axis."""
+    return f"⟦{role}|{number!r}⟧"
+
+
+def bare(text: str) -> str:
+    """Return the text with its numbers unmarked."""
+    return MARK.sub(r"\2", text)
+
+
+class Writer:
+    """Writes arguments and steps of one scope; `name` looks values up, `module` paths of modules."""
+
+    def __init__(self, name: Callable[[Value], str], module: Callable[[str], str], device: str) -> None:
+        self.name, self.module, self.device = name, module, device
+
+    def argument(self, one: Any, role: str = "") -> str:
+        """Write an argument."""
+        if isinstance(one, Value):
+            return self.name(one)
+        if isinstance(one, Size):
+            return self.size(one)
+        if isinstance(one, bool) or one is None:
+            return str(one)
+        if isinstance(one, float) and one in (float("inf"), float("-inf")):
+            return f'float("{one}")'
+        if isinstance(one, (int, float)):
+            return mark(int(one) if isinstance(one, int) else one, role)
+        if isinstance(one, str):
+            return f'"{one}"'
+        if isinstance(one, (list, tuple)):
+            inner = ", ".join(self.argument(entry, role) for entry in one)
+            return f"[{inner}]" if isinstance(one, list) else f"({inner}{',' * (len(one) == 1)})"
+        if isinstance(one, slice):
+            ends = ["" if end is None else self.argument(end, "index") for end in (one.start or None, one.stop)]
+            return ":".join(ends if one.step is None else [*ends, self.argument(one.step, "index")])
+        if one is Ellipsis:
+            return "..."
+        if isinstance(one, (torch.dtype, torch.memory_format)):
+            return str(one)
+        raise Unprintable(f"an argument of type {type(one).__name__} cannot be written")
+
+    def size(self, size: Size) -> str:
+        """Write the size of an axis, or a sum or product of sizes."""
+        sign, left, right = size.origin
+        if sign == "value":
+            return self.name(left)
+        if sign == "shape":
+            return f"{enclosed(self.name(left))}.shape[{right}]"
+        sides = [self.size(side) if isinstance(side, Size) else str(side) for side in (left, right)]
+        return f" {sign} ".join(f"({side})" if " " in side and sign != "+" else side for side in sides)
+
+    def step(self, step: Step) -> str:
+        """Write the call of a step."""
+        if step.kind == "constant":
+            return f"{str(step.function)[:-1]}, device={self.device})"
+        if step.child is not None:
+            arguments = ", ".join(map(self.name, step.child.inputs))
+            return f"{step.child.function or self.module(step.child.path)}({arguments})"
+        role = "width" if step.name.endswith("_norm") or step.name.startswith("split") else ""
+        args = [self.argument(one, role) for one in step.args]
+        axis = "axis_" if step.kind == "einops" else ""
+        kwargs = {name: self.argument(one, axis + name) for name, one in step.kwargs.items() if one is not None}
+        if step.kind in ("leaf", "dropout"):
+            return f"{self.module(str(step.path))}({_joined(args, kwargs)})"
+        if step.kind == "einops":
+            return f"{step.name}({_joined(args, kwargs)})"
+        return self.operation(step, args, kwargs)
+
+    def operation(self, step: Step, args: list[str], kwargs: dict[str, str]) -> str:
+        """Write an operation on tensors: with an operator if there is one."""
+        name = step.name
+        base = name.strip("_") if name.startswith("__") else name
+        if base == "getitem":
+            index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+            return f"{enclosed(args[0])}[{', '.join(self.argument(one, 'index') for one in index)}]"
+        if base in BINARY and len(args) == 2 and not kwargs:
+            return _binary(BINARY[base], *args)
+        if base[:1] == "r" and base[1:] in BINARY and len(args) == 2 and not kwargs:
+            return _binary(BINARY[base[1:]], *args[::-1])
+        if base in UNARY:
+            return UNARY[base] + (args[0] if _level(args[0]) > LEVELS["~"] else f"({args[0]})")
+        if name in PROPERTIES:
+            return f"{enclosed(args[0])}.{name}"
+        while args and args[-1] == "None":
+            args.pop()
+        return self.function(step, args, kwargs)
+
+    def function(self, step: Step, args: list[str], kwargs: dict[str, str]) -> str:
+        """Write a function of torch, or else a method."""
+        name = step.name
+        if name == "dropout":
+            return f"F.dropout({args[0]}, {args[1]}, self.training)"
+        if name == "scaled_dot_product_attention":
+            return f"F.{name}({_joined(args[:3], _attention(args[3:], kwargs))})"
+        args = args[:5] if name == "layer_norm" else args  # without torch.layer_norm's choice of cuDNN
+        if name == "arange" and len(args) == 2 and bare(args[0]) == "0":
+            args = args[1:]
+        if name in FACTORIES:
+            kwargs["device"] = self.device
+        for module, prefix in MODULES:
+            short = re.sub(r"^(fft|special|linalg)_", "", name)
+            if getattr(module, short, None) is step.function:
+                prefix = "F" if prefix == "torch" and hasattr(F, short) and short not in ("tanh", "sigmoid") else prefix
+                return f"{prefix}.{short}({_joined(args, kwargs)})"
+        if hasattr(torch.Tensor, name):
+            return f"{enclosed(args[0])}.{name}({_joined(args[1:], kwargs)})"
+        if name == "log_sigmoid":
+            return f"F.logsigmoid({_joined(args, kwargs)})"
+        raise Unprintable(f"the function {name} of torch cannot be written")
+
+
+def _joined(args: Sequence[str], kwargs: dict[str, str]) -> str:
+    return ", ".join([*args, *(f"{name}={one}" for name, one in kwargs.items())])
+
+
+def _attention(rest: Sequence[str], kwargs: dict[str, str]) -> dict[str, str]:
+    """Write the options of scaled_dot_product_attention that are not the default."""
+    named = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)), **kwargs}
+    named = {name: one for name, one in named.items() if bare(one) not in ("None", "0.0", "False")}
+    if "dropout_p" in named:
+        named["dropout_p"] += " if self.training else 0.0"
+    return named
+
+
+def _binary(sign: str, left: str, right: str) -> str:
+    """Write an operator; a side is enclosed if it binds less."""
+    level = LEVELS[sign]
+    chained = level not in (LEVELS["=="], LEVELS["**"])  # a + b + c is (a + b) + c
+    before = left if _level(left) >= level + (not chained) else f"({left})"
+    return f"{before} {sign} {right if _level(right) > level else f'({right})'}"
+
+
+def _level(text: str) -> int:
+    """Return how strongly the weakest operator outside of brackets binds; 0 for a condition."""
+    flat, inner = bare(text), None
+    while flat != inner:
+        flat, inner = re.sub(r"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}|\"[^\"]*\"", "_", flat), flat
+    words = flat.split(" ")
+    found = min([LEVELS.get(word, 0) for word in words[1::2]], default=ATOM)
+    return min(found, LEVELS["~"]) if flat[:1] in ("-", "~") else found
+
+
+def enclosed(text: str) -> str:
+    """Put an expression into parentheses unless it is a name, a call or a number."""
+    return text if _level(text) == ATOM else f"({text})"
+
+
+def wrapped(text: str, indent: int, comment: str = "") -> list[str]:
+    """Break a statement at its last bracket, as black does, if it is too long, and omit a comment that does not fit."""
+    line = " " * indent + text
+    if len(line) <= WIDE:
+        whole = f"{line}  # {comment}" if comment else line
+        return [whole if len(whole) <= WIDE else line]
+    found = _last_bracket(text)
+    if found is None:
+        return [line]
+    start, end = found
+    inner = text[start + 1 : end]
+    generated = " for " in inner and _level(inner.split(" for ")[0]) == ATOM
+    pieces = re.split(" (?=for )", inner, maxsplit=1) if generated else _split(inner)
+    parts = [" " * (indent + 4) + (" " if generated else ", ").join(pieces)]
+    if len(parts[0]) > WIDE:
+        called = len(pieces) > 1 or text[start - 1 : start].isidentifier()
+        parts = [line for piece in pieces for line in wrapped(piece + "," * (called and not generated), indent + 4)]
+    return [line[: indent + start + 1], *parts, " " * indent + text[end:]]
+
+
+def _last_bracket(text: str) -> tuple[int, int] | None:
+    """Return the start and the end of the last bracket that is not within another and not empty."""
+    stack, found = [], None
+    for place, letter in enumerate(text):
+        if letter in "([{":
+            stack.append(place)
+        elif letter in ")]}" and stack:
+            start = stack.pop()
+            if not stack and place > start + 1:
+                found = start, place
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Split arguments at the commas outside of brackets."""
+    pieces, depth, begin = [], 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            pieces.append(text[begin:place].strip())
+            begin = place + 1
+    return [piece for piece in [*pieces, text[begin:].strip()] if piece]

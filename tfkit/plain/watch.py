@@ -1,0 +1,240 @@
+"""Replacements while a forward is recorded: calls of modules, einops, dropout, rotations, the loop over experts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import einops
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tfkit.components.feedforward.experts import Choice, Experts
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.context import Context
+from tfkit.functional.attend import announce
+from tfkit.functional.band import band_of
+from tfkit.functional.dropout import Dropout, dropout
+from tfkit.functional.rotate import rotate
+from tfkit.functional.view import with_tensors
+from tfkit.models.build import build_model
+from tfkit.plain.inputs import Unprintable, tensors
+from tfkit.plain.record import Recorder, persistent
+from tfkit.plain.values import Scope, Size, Step, Value
+
+LOCK = threading.Lock()  # what is replaced is global to the process
+EINOPS = (einops.rearrange, einops.repeat, einops.reduce)
+
+
+@dataclass
+class Recording:
+    """One recorded forward: the scope of the model, and the tensor that it returns."""
+
+    recorder: Recorder
+    root: Scope
+    result: Value
+
+
+def record(blueprint: Blueprint, inputs: Sequence[str], lengths: Mapping[str, int]) -> Recording:
+    """Build a model on `meta` and record a call with these inputs: its logits, else its first head or hidden states.
+
+    `lengths` are the sizes of batch, time and source. Raise Unprintable if it cannot be recorded. Threads take turns.
+    """
+    recorder = Recorder(lengths)
+    given = tensors(blueprint, inputs, lengths["batch"], lengths["time"], lengths["source"], "meta")
+    with LOCK, _replaced(recorder), recorder, torch.no_grad():
+        model = build_model(blueprint, device="meta").train()
+        root = recorder.watch(model, given)
+        out = model(**given)
+        recorder.stack.pop()
+    heads = (out.logits, *out.heads.values(), out.hidden)
+    recording = Recording(recorder, root, recorder.values[id(next(one for one in heads if one is not None))])
+    _reduce(recording)
+    return recording
+
+
+@contextmanager
+def _replaced(recorder: Recorder) -> Iterator[None]:
+    """Replace functions, in the modules that imported them, and methods by calls that are recorded."""
+    thread, before = threading.get_ident(), []
+
+    def replace(owner: Any, name: str, new: Callable[..., Any]) -> None:
+        old = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            here = threading.get_ident() == thread and recorder.stack
+            return new(recorder, old, *args, **kwargs) if here else old(*args, **kwargs)
+
+        before.append((owner, name, old))
+        setattr(owner, name, call)
+
+    replace(nn.Module, "__call__", _module)
+    replace(Experts, "_chosen", _experts)
+    functions: dict[Any, Callable[..., Any]] = {**dict.fromkeys(EINOPS, _einops), dropout: _dropout, rotate: _function}
+    functions |= dict.fromkeys((band_of, announce), lambda *_: None)  # a faster kernel computes the same
+    by_id = {id(old): new for old, new in functions.items()}
+    for module in [one for name, one in list(sys.modules.items()) if not name.startswith(("torch.", "einops."))]:
+        for name, one in list(vars(module).items()):
+            if id(one) in by_id:
+                replace(module, name, by_id[id(one)])
+    try:
+        yield
+    finally:
+        for owner, name, old in reversed(before):
+            setattr(owner, name, old)
+
+
+def _copy(x: Tensor) -> Tensor:
+    """Return a tensor of its own that no call of torch's API is recorded for."""
+    with torch._C.DisableTorchFunction():
+        out: Tensor = torch.ops.aten.alias(x)
+    return out
+
+
+def _module(recorder: Recorder, old: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a module: a scope if it has weights, a step if it is one of torch's, else part of its caller."""
+    if module is recorder.model:
+        return old(module, *args, **kwargs)
+    if isinstance(module, (Dropout, nn.Dropout)):
+        step = Step("dropout", "dropout", path=recorder.path_of(module))
+        return recorder.record(step, args, {}, _copy(args[0])) if rate(module) else args[0]
+    if not recorder.weighs(module):
+        return old(module, *args, **kwargs)
+    if isinstance(module, nn.Linear) and type(module.weight) is not nn.Parameter:  # of one expert
+        return F.linear(args[0], module.weight, module.bias)
+    path = recorder.path_of(module)
+    if type(module).__module__.startswith("torch.nn"):
+        with torch._C.DisableTorchFunction():
+            out = module.forward(*args, **kwargs)
+        return recorder.record(Step("leaf", "leaf", path=path), args, kwargs, out)
+    scope = Scope(recorder.twins.get(id(module), module), path, recorder.stack[-1])
+    call = partial(old, module, *args, **kwargs)
+    return recorder.enter(scope, call, args, Step("call", "call", path=path))
+
+
+def rate(module: nn.Module) -> float:
+    """Return the rate of a dropout module."""
+    found: float = module.rate if isinstance(module, Dropout) else module.p  # type: ignore[assignment]
+    return found
+
+
+def _einops(recorder: Recorder, old: Callable[..., Tensor], *args: Any, **sizes: int) -> Any:
+    with torch._C.DisableTorchFunction():
+        out = old(*args, **{name: int(size) for name, size in sizes.items()})
+        out = torch.ops.aten.alias(out) if out is args[0] else out
+    return recorder.record(Step("einops", old.__name__, old), args, sizes, out)
+
+
+def _dropout(recorder: Recorder, old: Callable[..., Tensor], x: Tensor, rate: float) -> Any:
+    return recorder.record(Step("op", "dropout", F.dropout), (x, rate), {}, _copy(x)) if rate else x
+
+
+def _function(recorder: Recorder, old: Callable[..., Tensor], *args: Any) -> Any:
+    """Call a pure function, printed as one."""
+    scope = Scope(None, recorder.stack[-1].path, recorder.stack[-1], function=old.__name__)
+    return recorder.enter(scope, partial(old, *args), args, Step("call", "call"))
+
+
+def _experts(
+    recorder: Recorder, old: Callable[..., Tensor], part: Experts, rows: Tensor, choice: Choice, context: Context
+) -> Tensor:
+    """Record the body of all experts once, with weights `[expert]`; it is printed in a loop."""
+    here, config = recorder.stack[-1], part.config
+    path = f"{here.path}.experts"
+    with torch._C.DisableTorchFunction():
+        given, index = torch.ops.aten.alias(rows), torch.zeros((), device=rows.device)
+        each = rows.new_empty(rows.shape[0], choice.experts.shape[1], rows.shape[1])
+    arguments = tuple(map(recorder.value, (rows, choice.experts, choice.weights)))
+    step = Step("experts", config.weigh, config.num_experts, arguments, path=path, scope=here)
+    step.outs = [recorder.new(each, Value(here, step, names=[(here, "each")]))]
+    scope = Scope(part.experts, path, here)
+    scope.given = [
+        recorder.new(one, Value(scope, names=[(scope, name)])) for name, one in (("x", given), ("expert", index))
+    ]
+    recorder.stack.append(scope)
+    twin = _expert(recorder, part.experts, scope.given[1])
+    out = twin.forward(given, context)
+    recorder.stack.pop()
+    scope.outs, step.child = [recorder.values[id(out)]], scope
+    here.steps.append(step)
+    weighed = each * choice.weights[..., None] if config.weigh == "output" else each
+    return weighed.sum(dim=1)
+
+
+def _expert(recorder: Recorder, experts: nn.Module, index: Value) -> nn.Module:
+    """Return a view of stacked experts with the weights of one."""
+    number = Size(0, ("value", index, None))
+    own = {weight: weight[number] for weight in experts.parameters()}
+    twin = with_tensors(experts, own)  # type: ignore[arg-type]
+    for one, other in zip(experts.modules(), twin.modules(), strict=True):
+        recorder.paths[id(other)] = recorder.paths[id(one)]
+        recorder.twins[id(other)] = one
+    recorder.kept.append(twin)
+    return twin
+
+
+def _reduce(recording: Recording) -> None:
+    """Drop the steps that the result does not need, and find what each scope reads and what is read of it."""
+    used, waiting = set[int](), [recording.result]
+    while waiting:
+        step = waiting.pop().step
+        if step is not None and id(step) not in used:
+            used.add(id(step))
+            waiting += [*step.values(), *(step.child.outs if step.kind == "experts" and step.child else ())]
+    _prune(recording.root, used)
+    _dissolve(recording.root)
+    scopes = list(recording.root.under())
+    for scope in scopes:
+        for step in scope.steps:
+            for value in step.values():
+                _carry(value, scope)
+    _carry(recording.result, recording.root)
+    for scope in scopes:
+        experts = scope.parent is not None and any(
+            one.child is scope and one.kind == "experts" for one in scope.parent.steps
+        )
+        if experts and not set(scope.inputs) <= set(scope.given):
+            raise Unprintable(f"an expert at {scope.path} reads more than its rows")
+        given = [one for one in scope.given if experts or one in scope.inputs]
+        scope.inputs = list(dict.fromkeys([*given, *scope.inputs]))
+
+
+def _prune(scope: Scope, used: Set[int]) -> None:
+    for step in scope.steps:
+        if step.child is not None:
+            _prune(step.child, used)
+    scope.steps = [
+        one for one in scope.steps if id(one) in used or (one.kind == "call" and one.child and one.child.steps)
+    ]
+
+
+def _dissolve(scope: Scope) -> None:
+    """Write a module that only calls one module of torch, such as a table or a projection, as that one."""
+    for place, step in enumerate(scope.steps):
+        if step.child is None:
+            continue
+        _dissolve(step.child)
+        inner, module = step.child.steps, step.child.module
+        if step.kind == "call" and len(inner) == 1 and inner[0].kind == "leaf" and module and not persistent(module):
+            inner[0].scope = scope
+            for value in inner[0].outs:
+                value.scope = scope
+            scope.steps[place] = inner[0]
+
+
+def _carry(value: Value, scope: Scope) -> None:
+    """Hand a value through the scopes between the one that makes it and the one that reads it."""
+    if value.scope is None or value.scope is scope:
+        return
+    home, here = value.scope.chain(), scope
+    while here not in home and here.parent is not None:
+        here.inputs += [value] * (value not in here.inputs)
+        here = here.parent
+    for level in home[: home.index(here)]:
+        level.outs += [value] * (value not in level.outs)
