@@ -6,11 +6,15 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 
+import tfkit.core.rooms
+from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import Recipe
 
 # worker processes share the cores, results depend on the number of threads, and forked children hang in OpenMP's pool
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
@@ -60,3 +64,23 @@ def registry_as_it_was() -> Iterator[None]:
         shipped = {name: part for name, part in parts.items() if part.__module__.startswith("tfkit.")}
         parts.clear()
         parts.update(shipped | before[slot])
+
+
+class Unprintable(UsageError):
+    status = 1
+
+
+@pytest.fixture
+def printer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of the printer of plain code, one that knows the width of a model and does not like 12."""
+
+    def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> str:
+        width = recipe.blueprint().last.d_model
+        if width == 12:
+            raise Unprintable("12 is too odd")
+        text = f'"""{recipe.name}"""\nWIDTH = {width}\nINPUTS = {list(inputs)}\n'
+        return text + "# to use it\n" * usable
+
+    monkeypatch.setattr(
+        tfkit.core.rooms, "pages", lambda name: [SimpleNamespace(printed=printed, Unprintable=Unprintable)]
+    )

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from tfkit.cli.options import (
     EXACT_JSON,
     ReadOptions,
     Whole,
+    check_code_options,
+    printer,
     reads_recipe,
     reads_run,
     vocabulary_note,
@@ -49,26 +52,31 @@ if TYPE_CHECKING:
 @BATCH
 @DTYPE
 @EXACT_JSON
+@click.option("--code", is_flag=True, help="Print a unified diff of the models as plain PyTorch instead.")
 @reads_recipe
 def diff_command(
-    a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions
+    a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, code: bool, reading: ReadOptions
 ) -> None:
     """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
 
     A and B are shipped names, paths or run folders, optionally with a variant: mine.yaml@wide, mine.yaml@heads=4.
     --set and --variant change B; without B, they change a copy of A. Recipes that describe
-    the same architecture are equal.
+    the same architecture are equal. With --code, the models are printed as plain PyTorch and their lines compared.
     """
+    check_code_options(code)
+    if b is None and not (reading.sets or reading.variants):
+        raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
+    sources = (a, a if b is None else b)
+    recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
+    if code:
+        _print_changes((a, full_name(sources[1], reading)), recipes)
+        return
     import torch
 
     from tfkit.reports.counts import count, default_length
     from tfkit.reports.diff import diff_architectures, diff_settings
     from tfkit.reports.table import Diff, as_data, render_diff
 
-    if b is None and not (reading.sets or reading.variants):
-        raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
-    sources = (a, a if b is None else b)
-    recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
     blueprints = comparable_blueprint(*recipes), comparable_blueprint(*recipes[::-1])
     length = min(map(default_length, blueprints)) if length is None else length
     before, after = (count(blueprint, length, batch, getattr(torch, dtype)) for blueprint in blueprints)
@@ -81,6 +89,14 @@ def diff_command(
     from tfkit.core.figures import Console
 
     render_diff(diff, Console())
+
+
+def _print_changes(names: Sequence[str], recipes: Sequence[Recipe]) -> None:
+    """Print a unified diff of two models as plain PyTorch."""
+    printed = printer().printed
+    before, after = (printed(recipe, usable=False).splitlines() for recipe in recipes)
+    lines = list(unified_diff(before, after, *names, lineterm=""))
+    echo("\n".join(lines) or "the code of the two models is the same")
 
 
 def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
@@ -165,7 +181,7 @@ def draw_command(
             raise click.UsageError(
                 "--gallery draws the shipped models; the only other arguments that it accepts are FILE and --force"
             )
-        _write(gallery, (".html",), force, lambda ending: _gallery())
+        write_whole(gallery, (".html",), force, lambda ending: _gallery())
         return
     if recipe is None:
         raise click.UsageError("name a recipe or a run to draw, or use --gallery FILE")
@@ -176,10 +192,10 @@ def draw_command(
         pictures, changes, _ = _pictures(recipe, other, sizes, reading)
         echo("\n".join([*(text(picture, width) for picture in pictures), *changes]), end="" if not changes else "\n")
         return
-    _write(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
+    write_whole(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
 
 
-def _write(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
+def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
     """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
     from tfkit.core.errors import UsageError
     from tfkit.storage.files import whole

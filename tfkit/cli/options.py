@@ -7,12 +7,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tfkit.core.bounds import ROWS, Bound
 from tfkit.core.errors import UsageError, on_one_line
+from tfkit.core.rooms import page
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -153,6 +156,8 @@ ACCEPT = click.option(
     is_flag=True,
     help="Accept files of the run that were replaced on purpose, and record their new hashes.",
 )
+OF_CODE = ("out", "inputs", "force")  # options that need --code
+OF_COUNTS = ("length", "batch", "dtype", "as_json")  # options that have no effect on the code
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."
 )
@@ -190,6 +195,24 @@ def _reading(function: Function, *options: Callable[[Function], Function]) -> Fu
     for option in reversed(options):
         decorated = option(decorated)
     return decorated
+
+
+def check_code_options(code: bool) -> None:
+    """Raise UsageError for an option on the command line that needs --code, or that --code would ignore."""
+    ctx = click.get_current_context()
+    for param in ctx.command.params:
+        name = str(param.name)
+        if name in (OF_COUNTS if code else OF_CODE) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = param.opts[0]
+            raise UsageError(f"{option} has no effect on --code; remove it" if code else f"{option} needs --code")
+
+
+def printer() -> ModuleType:
+    """Return the page that prints models as plain PyTorch. Raise UsageError if its room is cut off."""
+    found = page("code")
+    if found is None:
+        raise UsageError("--code: this installation has no printer (tfkit/plain); reinstall tfkit")
+    return found
 
 
 def vocabulary_note(recipe: Recipe) -> str | None:

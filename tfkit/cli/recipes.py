@@ -5,13 +5,24 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, ReadOptions, Whole, reads_recipe, vocabulary_note
+from tfkit.cli.options import (
+    BATCH,
+    DTYPE,
+    EXACT_JSON,
+    IMPORTS,
+    ReadOptions,
+    Whole,
+    check_code_options,
+    printer,
+    reads_recipe,
+    vocabulary_note,
+)
 from tfkit.cli.terminal import LEAST, echo, echo_json
 from tfkit.core.bounds import COUNT
 from tfkit.core.output import json_line
@@ -150,23 +161,44 @@ def _summary(recipe: Recipe) -> str:
 @BATCH
 @DTYPE
 @EXACT_JSON
+@click.option("--code", is_flag=True, help="Print the model as one file of plain PyTorch instead.")
+@click.option("--with", "inputs", default="", metavar="NAMES", help="More inputs: attention_mask,token_type_ids.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.py", help="Write the code to FILE.py.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.py.")
 @reads_recipe
-def show_command(recipe: str, length: int | None, batch: int, dtype: str, as_json: bool, reading: ReadOptions) -> None:
+def show_command(
+    recipe: str,
+    length: int | None,
+    batch: int,
+    dtype: str,
+    as_json: bool,
+    code: bool,
+    inputs: str,
+    out: Path | None,
+    force: bool,
+    reading: ReadOptions,
+) -> None:
     """Show the architecture of a recipe (a shipped name or a path) or of a run folder.
 
     Every part is shown with its options, weight shapes and costs.
+
+    With --code, the model is printed as one file of plain PyTorch, which does not need tfkit. Its weights have the
+    names of a run's, and its outputs are compared with the model's before anything is printed.
     """
+    check_code_options(code)
+    folder = Path(recipe)
+    loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
+    loaded = loaded.named(folder.resolve().name) if folder.is_dir() else loaded
+    loaded.tell_warnings()
+    if code:
+        _print_code(loaded, [name.strip() for name in inputs.split(",") if name.strip()], out, force)
+        return
     import torch
 
     from tfkit.reports.counts import count
     from tfkit.reports.show import as_data
 
-    folder = Path(recipe)
-    loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
-    loaded.tell_warnings()
     blueprint = loaded.blueprint()
-    if folder.is_dir():
-        blueprint = replace(blueprint, name=folder.resolve().name)
     counts = count(blueprint, length, batch, getattr(torch, dtype))
     data = as_data(blueprint, counts, vocabulary_note(loaded))
     if as_json:
@@ -179,6 +211,17 @@ def show_command(recipe: str, length: int | None, batch: int, dtype: str, as_jso
     render(data, Console())
     if settings := sentences_in(folder / KEPT):
         echo(f"embed: {settings}")
+
+
+def _print_code(recipe: Recipe, inputs: Sequence[str], out: Path | None, force: bool) -> None:
+    """Print a model as plain PyTorch, or write it to `out`."""
+    printed = partial(printer().printed, recipe, inputs)
+    if out is None:
+        echo(printed(), end="")
+        return
+    from tfkit.cli.comparing import write_whole
+
+    write_whole(out, (".py",), force, lambda ending: printed())
 
 
 @click.command("explain")

@@ -17,3 +17,8 @@ PACKAGE = Path(__file__).parents[1]
 def pages(name: str) -> list[ModuleType]:
     """Import the module `name` of every room that has one, in the order of the rooms' names."""
     return [import_module(f"tfkit.{file.parent.name}.{name}") for file in sorted(PACKAGE.glob(f"*/{name}.py"))]
+
+
+def page(name: str) -> ModuleType | None:
+    """Import the module `name` of the only room that has one. Return None if that room is cut off."""
+    return next(iter(pages(name)), None)

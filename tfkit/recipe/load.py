@@ -169,6 +169,10 @@ class Recipe:
         tokenizer = None if self.data is None else self.data.target_tokenizer
         return None if tokenizer is None else tokenizer.vocabulary_bound
 
+    def named(self, name: str) -> Recipe:
+        """Return a copy with another name, which is also that of its Blueprint."""
+        return replace(self, name=name, _resolved={})
+
     def evaluated(self, name: str) -> Recipe:
         """Return the recipe with `train.evaluations.NAME` merged over it; raise RecipeError for faults."""
         problems: list[Fault] = []
