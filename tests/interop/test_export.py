@@ -326,6 +326,19 @@ def test_a_model_of_none_of_theirs_brings_its_code(own: Run, tmp_path: Path) -> 
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("printer")
+def test_an_export_says_in_plain_torch_what_it_is(own: Run, tmp_path: Path) -> None:
+    export_model(own, tmp_path / "out")
+    lines = (tmp_path / "out" / "model.py").read_text().splitlines()
+    assert lines[1].startswith("# Its weights are named as in the run's model.safetensors")
+    assert lines[2:] == [f'"""{own.recipe.name}"""', "WIDTH = 32", "INPUTS = []"]
+    assert "\nmodel.py is the same architecture" in (tmp_path / "out" / "README.md").read_text()
+    export_model(trained(tmp_path / "odd", decoder(d_model=12)), tmp_path / "alone")
+    assert not (tmp_path / "alone" / "model.py").exists()
+    assert "\nThere is no model.py\\: 12 is too odd\n" in (tmp_path / "alone" / "README.md").read_text()
+
+
+@pytest.mark.full
 def test_the_code_it_brings_is_all_that_it_runs(own: Run, tmp_path: Path) -> None:
     export_model(own, tmp_path / "out")
     model = theirs_of(tmp_path / "out", trust_remote_code=True)

@@ -15,6 +15,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import JsonObject, Tree
 from tfkit.core.component import spell
 from tfkit.core.errors import Fault, TfkitWarning, UsageError
+from tfkit.core.rooms import page
 from tfkit.interop.hub import LocalPaths
 from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import constants_of, to_checkpoint
@@ -25,6 +26,7 @@ from tfkit.interop.huggingface.own import head_classes, own_config, write_source
 from tfkit.interop.huggingface.strangers import ID_KEYS, kept_of, origin, read_optional, restore
 from tfkit.interop.huggingface.tokenizer import write_tokenizer
 from tfkit.interop.huggingface.weights import own_tensors
+from tfkit.recipe.load import load_recipe
 from tfkit.recipe.settings.sections import Generate
 from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
@@ -34,17 +36,16 @@ from tfkit.runs.folder import CARD, RESOLVED, RunFolder, tokenizer_files
 from tfkit.runs.kept import GENERATION, KEPT, POOLINGS
 from tfkit.runs.record import check_listed
 from tfkit.runs.weights import save_tensors
-from tfkit.storage.files import write_json
+from tfkit.storage.files import write_json, write_text
 from tfkit.storage.folders import target_folder, whole_folder
 
 
-def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bool = False) -> str:
+def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bool = False, code: str = "") -> str:
     """Return the card of a run that transformers loads with the class `loader`. User text is escaped.
 
-    `sentences` is true if sentence-transformers can also load the folder.
+    `sentences` is true if sentence-transformers can also load the folder; `code` is the sentence about model.py.
     """
     trusted = ", trust_remote_code=True" * own_code
-    recipe = {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}
     library = "sentence-transformers" if sentences else "transformers"
     use = f'import transformers\n\nmodel = transformers.{loader}.from_pretrained("."{trusted})'
     if sentences:
@@ -55,13 +56,39 @@ def card(run: Run, paths: LocalPaths, loader: str, own_code: bool, sentences: bo
         *(f"# {escaped(run.recipe.name)}", "", cost, ""),
         *as_code("\n".join(about)),
         *("## Use", "", *as_code(use)),
+        *([escaped(code), ""] if code else []),
         *sections(RunFolder(run.folder)),
         *("## Check", "", "The largest difference from the run, layer by layer:", ""),
         *as_code(f"tfkit verify RUN --against .{' --trust' * own_code}"),
         *("## Recipe", "", "The architecture as a tfkit recipe, with every value spelled out:", ""),
-        *as_code(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)),
+        *as_code(yaml.safe_dump(_spelled(run), sort_keys=False, allow_unicode=True, width=110)),
     ]
     return signed(list(map(paths.out_of, lines)))
+
+
+def _spelled(run: Run) -> Tree:
+    """Return the architecture of a run as a recipe with every value spelled out."""
+    return {"tfkit": LANGUAGE, "model": spell(model_values(run.blueprint))}
+
+
+CODE = "model.py"
+ABOUT_CODE = """\
+# What the exported model computes, as plain PyTorch. Nothing in this folder imports this file.
+# Its weights are named as in the run's model.safetensors, not as in the files next to it.
+"""
+
+
+def write_code(run: Run, folder: Path) -> str:
+    """Write the model as plain PyTorch to model.py. Return a sentence about it, or why it cannot be printed."""
+    printer = page("code")
+    if printer is None:
+        return ""
+    try:
+        text = printer.printed(load_recipe(_spelled(run)).named(run.recipe.name), usable=False)
+    except printer.Unprintable as error:
+        return f"There is no {CODE}: {error}"
+    write_text(folder / CODE, ABOUT_CODE + text)
+    return f"{CODE} is the same architecture as one file of plain PyTorch."
 
 
 MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
@@ -141,7 +168,7 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
             write_sentences(run, pooling, folder)
         restore(kept, folder)
         paths.out_of_files(folder)
-        text = card(run, paths, loader, family_config is None, pooling is not None)
+        text = card(run, paths, loader, family_config is None, pooling is not None, write_code(run, folder))
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
     return Exported(goal.path, family_config, loader, _reasons(run, nearest))
 

@@ -17,7 +17,7 @@ from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import UsageError
 from tfkit.interop.greedy import boundary_tokens
 from tfkit.interop.hub import LocalPaths
-from tfkit.interop.huggingface.exporting import has_tokenizer
+from tfkit.interop.huggingface.exporting import has_tokenizer, write_code
 from tfkit.interop.huggingface.strangers import kept_of
 from tfkit.interop.huggingface.tokenizer import write_tokenizer
 from tfkit.interop.onnx import METADATA, OPSETS
@@ -165,6 +165,7 @@ def export_onnx(
                     quantize_file(whole, folder / graph.file)
         sizes = {graph.file: size_of(folder / graph.file) for graph in graphs}
         about = {"opset": opset, "quantize": quantize, "float32_bytes": full, "bytes": sizes}
+        about["code"] = write_code(run, folder)
         write_json(folder / METADATA, about | metadata_of(run, graphs) | {"costs": dict(costs or {})})
         if has_tokenizer(run):
             write_tokenizer(run, kept_of(run), folder)
