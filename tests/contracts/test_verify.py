@@ -292,6 +292,23 @@ def test_an_opening_of_the_past_only_can_be_excepted(register: Register) -> None
     assert "1 part, 7 checks: 6 ok, 1 excepted" in text
 
 
+@pytest.mark.usefixtures("printer")
+def test_a_part_whose_code_cannot_be_printed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks, part = ["built", "shapes", "determinism", "plain"], REGISTRY.get("norm", "rms_norm")
+    promise = CHECKS["plain"].promise
+    plain = verify(part, checks).find("plain")
+    assert plain is not None and (plain.status, list(plain.lines())) == ("ok", [promise])
+    monkeypatch.setattr("tfkit.contracts.cases.D_MODEL", 12)  # which the printer of the tests refuses
+    plain = verify(part, checks).find("plain")
+    assert plain is not None and plain.holds and plain.status == "excepted"
+    assert list(plain.lines()) == [f"{promise}: excepted, because 12 is too odd"]
+    monkeypatch.setattr("tfkit.core.rooms.pages", lambda name: [ModuleType("none")])
+    plain = verify(part, checks).find("plain")
+    assert plain is not None and "raises AttributeError" in str(plain.failures[0].message)
+    monkeypatch.setattr("tfkit.core.rooms.pages", lambda name: [])
+    assert verify(part, checks).find("plain") is None
+
+
 def test_a_loss_over_the_batch_can_be_excepted_and_what_needs_it_still_runs(register: Register) -> None:
     def loss(old: Any, model: Any, batch: Any, training: bool) -> Loss:
         found = old(model, batch, training)

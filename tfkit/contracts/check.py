@@ -17,17 +17,20 @@ from tfkit.contracts.cases import MODEL, Case, declares
 from tfkit.contracts.expect import Broken, describe, source_of
 from tfkit.core.component import Component
 
+Function = Callable[[Case], str | None]
+
 
 @dataclass(frozen=True)
 class Check:
     """A check: the promise, its conditions, and the function that tests a case.
 
-    `needs` are checks that must pass first, because this check would only repeat their failure.
+    The function returns None, or the reason why the part is excepted in this case. `needs` are checks that must pass
+    first, because this check would only repeat their failure.
     """
 
     name: str
     promise: str
-    function: Callable[[Case], None]
+    function: Function
     needs: tuple[str, ...]
     slots: tuple[str, ...] = MODEL
     capability: str = ""  # required capability, or ""
@@ -48,10 +51,10 @@ class Check:
         """True if the part makes this promise and the case is suitable to test it."""
         return self.required_of(case.part) and self.when(case)
 
-    def __call__(self, case: Case) -> None:
-        """Check the case; any exception is converted to Broken."""
+    def __call__(self, case: Case) -> str | None:
+        """Check the case, as the function does; any exception is converted to Broken."""
         try:
-            self.function(case)
+            return self.function(case)
         except (Exception, SystemExit) as error:
             raise Broken(describe(error, case.part)) from error
 
@@ -62,12 +65,9 @@ ENOUGH = {
     "init": ("built", "config", "shapes", "determinism", "seed", "initial", "saving"),
     "activation": (
         "built", "config", "shapes", "determinism", "precision", "gradients", "future", "padding", "few", "meta",
-        "compile", "export"
+        "compile", "export", "plain"
     )
 }  # fmt: skip
-
-
-Function = Callable[[Case], None]
 
 
 def contract(promise: str, *needs: str, **how: Any) -> Callable[[Function], Function]:

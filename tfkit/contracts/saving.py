@@ -1,4 +1,4 @@
-"""Saving, dropout, muP, refused recipes and compilation of a part in a model."""
+"""Saving, dropout, muP, refused recipes, compilation and plain code of a part in a model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.export import Dim
 
 from tfkit.contracts.calls import arguments_of, as_read, fresh, model, outputs, run, special, tokens
-from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, loads
+from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, load, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, expect_finite, far, twins, where
 from tfkit.contracts.options import D_MODEL, VOCABULARY
 from tfkit.core.blame import shortened
 from tfkit.core.bounds import Options, Tree
 from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.rooms import page
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -333,3 +334,20 @@ def exports(case: Case, made: Model) -> None:
 def check_export(case: Case) -> None:
     """Export at one size and run at two others."""
     exports(case, model(case, torch.float32, num_layers=1))
+
+
+@contract(
+    "the model is printed as plain torch with equal outputs, or a reason is given",
+    "determinism",
+    when=lambda case: page("code") is not None,
+    once=True,
+    slow=True,
+)
+def check_plain(case: Case) -> str | None:
+    """Print the model; the printer compares the outputs. Return the reason if a part cannot be printed."""
+    if printer := page("code"):
+        try:
+            printer.printed(load(case), sorted(case.needs), usable=False)
+        except printer.Unprintable as error:
+            return str(error)
+    return None

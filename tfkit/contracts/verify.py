@@ -137,19 +137,21 @@ class _Trial:
 
     def _outcome(self, check: Check) -> Outcome | None:
         """Run a check and return its outcome, or None if it applies to no case."""
-        count, failures = 0, []
+        count, failures, excepted = 0, [], ""
         try:
             for group in self._groups(check):
                 applying = [case for case in group if check.applies(case)]
                 count += len(applying)
-                failures = [failure for case in applying if (failure := _failure(check, case))]
+                results = [_result(check, case) for case in applying]
+                failures = [result for result in results if isinstance(result, Failure)]
+                excepted = next((result for result in results if isinstance(result, str)), excepted)
                 if failures:  # changed options would only repeat the failure
                     break
         except (Exception, SystemExit) as error:  # from the part's code that determines its capabilities
             failures = [Failure("", describe(error, self.part))]
         if failures and check.name == "built" and (hint := foreign(self.part)):
             failures.append(Failure("", hint))
-        return Outcome(check, tuple(failures)) if count or failures else None
+        return Outcome(check, tuple(failures), excepted="" if failures else excepted) if count or failures else None
 
     def _left_out(self, check: Check, because: str) -> Outcome | None:
         """Return the outcome of a check that is not run, or None if it applies to no case."""
@@ -157,10 +159,9 @@ class _Trial:
         return Outcome(check, because=because) if concerned else None
 
 
-def _failure(check: Check, case: Case) -> Failure | None:
-    """Run the check on a case and return its failure, or None."""
+def _result(check: Check, case: Case) -> Failure | str | None:
+    """Run the check on a case and return its failure, the reason why the part is excepted, or None."""
     try:
-        check(case)
+        return check(case)
     except Broken as error:
         return Failure(case.where, str(error))
-    return None

@@ -58,7 +58,7 @@ CONTRACTS = (
     "config", "shapes", "determinism", "precision", "gradients", "coordinates", "future", "openings", "visibility",
     "masks", "padding", "source_padding", "packing", "few", "cache", "reorder", "encoder_runs_once", "rotation",
     "bias", "temperature", "cross_attention", "weights", "seed", "initial", "copies", "saving", "meta", "dropout",
-    "refusals", "compile", "export", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
+    "refusals", "compile", "export", "plain", "ids", "round_trip", "batch", "special_tokens", "refit", "no_text",
     "saved_tokenizer", "fields", "repeatable", "limit", "missing_file", "says_what_it_reads", "items", "batches",
     "loss", "loss_gradients", "loss_rows", "packed_loss", "vocabularies", "unusable", "step", "learning_rate",
     "frozen", "decay", "optimizer_state", "rates", "pure", "reads", "perfect", "order", "pairs", "loss_order", "logits",
