@@ -57,6 +57,7 @@ def gallery(models: Iterable[tuple[str, Blueprint]]) -> str:
         cards.append(
             f'<article id="{name}" data-ideas="{escape(words)}"><h2>{name}</h2>'
             f"<p>{escape(printable(about))}</p>{svg([picture(blueprint)], styled=False).rstrip()}"
+            f"<p><code>tfkit show {name} --code</code></p>"
             '<button type="button">large</button> <button type="button">compare</button></article>\n'
         )
     form = (
