@@ -91,11 +91,11 @@ def diff_command(
     render_diff(diff, Console())
 
 
-def _print_changes(names: Sequence[str], recipes: Sequence[Recipe]) -> None:
+def _print_changes(names: tuple[str, str], recipes: tuple[Recipe, Recipe]) -> None:
     """Print a unified diff of two models as plain PyTorch."""
     printed = printer().printed
     before, after = (printed(recipe, usable=False).splitlines() for recipe in recipes)
-    lines = list(unified_diff(before, after, *names, lineterm=""))
+    lines = list(unified_diff(before, after, names[0], names[1], lineterm=""))
     echo("\n".join(lines) or "the code of the two models is the same")
 
 
