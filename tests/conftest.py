@@ -8,13 +8,16 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tfkit.core.rooms
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import REGISTRY
-from tfkit.recipe.load import Recipe
+
+if TYPE_CHECKING:
+    from tfkit.recipe.load import Recipe
 
 # worker processes share the cores, results depend on the number of threads, and forked children hang in OpenMP's pool
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
