@@ -71,7 +71,8 @@ class Writer:
             return f"[{inner}]" if isinstance(one, list) else f"({inner}{',' * (len(one) == 1)})"
         if isinstance(one, slice):
             ends = ["" if end is None else self.argument(end, "index") for end in (one.start or None, one.stop)]
-            return ":".join(ends if one.step is None else [*ends, self.argument(one.step, "index")])
+            first, last = (f" {end} " if re.search(r"[^\w⟦|⟧.-]", end) else end for end in ends)
+            return f"{first.lstrip()}:{last.rstrip()}" + (f":{one.step}" if one.step is not None else "")
         if one is Ellipsis:
             return "..."
         if isinstance(one, (torch.dtype, torch.memory_format)):
@@ -85,6 +86,8 @@ class Writer:
             return self.name(left)
         if sign == "shape":
             return f"{enclosed(self.name(left))}.shape[{right}]"
+        if sign == "-" and not left:
+            return f"-{self.size(right)}"
         sides = [self.size(side) if isinstance(side, Size) else str(side) for side in (left, right)]
         return f" {sign} ".join(f"({side})" if " " in side and sign != "+" else side for side in sides)
 
@@ -165,8 +168,10 @@ def _binary(sign: str, left: str, right: str) -> str:
     """Write an operator; a side is enclosed if it binds less."""
     level = LEVELS[sign]
     chained = level not in (LEVELS["=="], LEVELS["**"])  # a + b + c is (a + b) + c
-    before = left if _level(left) >= level + (not chained) else f"({left})"
-    return f"{before} {sign} {right if _level(right) > level else f'({right})'}"
+    left = left if _level(left) >= level + (not chained) else f"({left})"
+    right = right if _level(right) > level else f"({right})"
+    simple = sign == "**" and re.fullmatch(r"[\w.-]+", bare(left + right))
+    return f"{left}**{right}" if simple else f"{left} {sign} {right}"
 
 
 def _level(text: str) -> int:
@@ -175,7 +180,7 @@ def _level(text: str) -> int:
     while flat != inner:
         flat, inner = re.sub(r"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}|\"[^\"]*\"", "_", flat), flat
     words = flat.split(" ")
-    found = min([LEVELS.get(word, 0) for word in words[1::2]], default=ATOM)
+    found = min([LEVELS.get(word, 0) for word in words[1::2]], default=LEVELS["**"] if "**" in flat else ATOM)
     return min(found, LEVELS["~"]) if flat[:1] in ("-", "~") else found
 
 
@@ -196,7 +201,7 @@ def wrapped(text: str, indent: int, comment: str = "") -> list[str]:
     start, end = found
     inner = text[start + 1 : end]
     generated = " for " in inner and _level(inner.split(" for ")[0]) == ATOM
-    pieces = re.split(" (?=for )", inner, maxsplit=1) if generated else _split(inner)
+    pieces = re.split(r" (?=for )| (?=\+ [\[(])", inner) if generated else _split(inner)
     parts = [" " * (indent + 4) + (" " if generated else ", ").join(pieces)]
     if len(parts[0]) > WIDE:
         called = len(pieces) > 1 or text[start - 1 : start].isidentifier()

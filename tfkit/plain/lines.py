@@ -277,7 +277,12 @@ def repeated(words: Sequence[str]) -> str:
             count = (len(words) - start) // period
             unit, rest = words[start : start + period], words[start + count * period :]
             if words[start:] == unit * count + rest and len(rest) <= period:
-                parts = [_runs(words[:start]), f"[{', '.join(unit)}] * {count}", _runs(rest)]
+                once = _runs(unit)
+                parts = [
+                    _runs(words[:start]),
+                    f"({once}) * {count}" if " + " in once else f"{once} * {count}",
+                    _runs(rest),
+                ]
                 written.append(" + ".join(filter(None, parts)))
     return min(written, key=len)
 
