@@ -16,7 +16,7 @@ from tfkit.models.build import build_model
 from tfkit.plain.inputs import Unprintable, tensors
 
 SIZES = ((2, 11, 13), (3, 7, 9), (2, 180, 150))  # batch, tokens, tokens of the source; the last is a long text
-NOISE = 0.05  # added to every weight, so that none is zero or one
+NOISE = 0.05  # standard deviation of the noise on every weight, so that none is zero or one
 
 
 def difference(blueprint: Blueprint, text: str, name: str, inputs: Sequence[str]) -> float:
@@ -45,9 +45,9 @@ def _noisy(blueprint: Blueprint) -> Model:
     """Build the model with noise on its weights, and with torch's own products, as in the text."""
     model = build_model(blueprint, seed=0).eval()
     generator = torch.Generator().manual_seed(0)
-    for weight in model.parameters():
+    for weight in model.state_dict().values():  # buffers too, such as a bias that is not trained
         if weight.is_floating_point():
-            weight.data += NOISE * torch.randn(weight.shape, generator=generator)
+            weight += NOISE * torch.randn(weight.shape, generator=generator)
     linears: list[nn.Module] = [module for module in model.modules() if type(module) is Linear]
     for linear in linears:
         linear.__class__ = nn.Linear

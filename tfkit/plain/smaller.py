@@ -58,7 +58,7 @@ class Smaller:
         if key == "pattern" and isinstance(value, str):
             kind, _, count = value.partition("*")
             return kind if count and int(count) > DEEPEST else value
-        if key == "scale" and isinstance(value, float) and value and value**-2 in self.heads:
+        if key == "scale" and isinstance(value, float) and value in {head**-0.5 for head in self.heads}:
             return value * math.sqrt(self.by)
         if not isinstance(value, int):
             return value
