@@ -11,6 +11,7 @@ from torch import nn
 
 from tfkit.functional.dropout import Dropout
 from tfkit.plain.expressions import MARK, mark
+from tfkit.plain.inputs import Unprintable
 from tfkit.plain.lines import Body
 from tfkit.plain.record import persistent, weighs
 from tfkit.plain.values import Scope, Value, within
@@ -121,8 +122,7 @@ class Classes:
         results = [self.result] if scope.parent is None else scope.outs
         body = None
         if scope.steps or scope.parent is None:
-            body = Body(scope, self.model, results, lambda path: f"self.{self.access(path, scope.path)}",
-                        lambda value: self._weight(value, scope), self._shape)  # fmt: skip
+            body = self._body(scope, results)
         made = "\n".join([*(f"{name}={flat(child)}" for name, child in children.items()), *own])
         lines = "\n".join([", ".join(body.parameters), *(line.text for line in body.lines)]) if body else ""
         # a function has no arguments beside its tensors
@@ -134,6 +134,15 @@ class Classes:
         self.groups[group].instances.append((found, scope.module))
         self.groups[group].comments.append([line.comment for line in body.lines] if body else [])
         return Made(group, found)
+
+    def _body(self, scope: Scope, results: Sequence[Value]) -> Body:
+        def module(path: str) -> str:
+            return f"self.{self.access(path, scope.path)}"
+
+        try:
+            return Body(scope, self.model, results, module, lambda value: self._weight(value, scope), self._shape)
+        except Unprintable as error:
+            raise Unprintable(f"{type(scope.module).__name__}: {error}") from error
 
     def _usual(self, scope: Scope) -> str | None:
         """Return torch's own module if the body is exactly a norm or a linear layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -60,7 +61,7 @@ class Writer:
             return self.size(one)
         if isinstance(one, bool) or one is None:
             return str(one)
-        if isinstance(one, float) and one in (float("inf"), float("-inf")):
+        if isinstance(one, float) and not math.isfinite(one):
             return f'float("{one}")'
         if isinstance(one, (int, float)):
             return mark(int(one) if isinstance(one, int) else one, role)

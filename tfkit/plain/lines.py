@@ -265,7 +265,9 @@ class Body:
 
 
 def _nested(one: Any, names: Iterator[str]) -> str:
-    return next(names) if isinstance(one, Tensor) else f"({', '.join(_nested(each, names) for each in one)})"
+    if not isinstance(one, (tuple, list)):
+        return next(names) if isinstance(one, Tensor) else "_"
+    return f"({', '.join(_nested(each, names) for each in one)})"
 
 
 def repeated(words: Sequence[str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,30 +17,43 @@ from tfkit.models.base import Model, ModelOutput
 from tfkit.models.build import build_model
 from tfkit.plain.inputs import Unprintable, tensors
 
-SIZES = ((2, 11, 13), (3, 7, 9), (2, 180, 150))  # batch, tokens, tokens of the source; the last is a long text
+# batch, tokens, tokens of the source; one is a long text, and the first is also differentiated
+SIZES = ((2, 11, 13), (3, 7, 9), (1, 1, 2), (1, 2, 1), (2, 180, 150))
 NOISE = 0.05  # standard deviation of the noise on every weight, so that none is zero or one
+CLOSE = 1e-6  # largest difference, relative to the largest value
 
 
-def difference(blueprint: Blueprint, text: str, name: str, inputs: Sequence[str]) -> float:
-    """Return the largest difference between the outputs of the model and of class `name` in `text`.
-
-    It is relative to the largest output of a call; other shapes and NaN count as infinite. Raise Unprintable if the
-    text fails or has other weights.
-    """
-    first, last = next(blueprint.stacks()), blueprint.last
-    calls = []
+def prove(blueprint: Blueprint, text: str, name: str, inputs: Sequence[str]) -> None:
+    """Raise Unprintable, naming the part, unless class `name` in `text` has the model's outputs and gradients."""
+    model, twin = _noisy(blueprint), _executed(text, name)
+    with _failing("has other weights"):
+        twin.load_state_dict(model.state_dict())
     for batch, time, source in SIZES:
+        first, last = next(blueprint.stacks()), blueprint.last
         lengths = min(time, last.max_length or time), min(source, first.max_length or source)
-        calls.append(tensors(blueprint, inputs, batch, *lengths, "cpu"))
-    model = _noisy(blueprint)
-    with torch.no_grad():
-        wanted = [_answer(model(**call)) for call in calls]
-        try:
-            found = _run(text, name, model.state_dict(), calls)
-        except Exception as error:
-            reason = on_one_line(f"{type(error).__name__}: {error}", 300)
-            raise Unprintable(f"the printed text fails: {reason}") from error
-    return max(map(_relative, wanted, found))
+        call = tensors(blueprint, inputs, batch, *lengths, "cpu")
+        with torch.set_grad_enabled(batch == SIZES[0][0] and time == SIZES[0][1]):
+            wanted = _answer(model(**call))
+            with _failing(f"fails for {batch} x {lengths[0]} tokens"):
+                found = twin(**call)
+            off = _relative(wanted, found)
+            if off <= CLOSE and wanted.requires_grad:
+                off = _gradients(model, twin, wanted, found)
+        if not off <= CLOSE:
+            where = _first_difference(model, twin, call)
+            raise Unprintable(f"{where} computes something else as printed (difference {off:.0e}): {LIKELY}")
+
+
+LIKELY = "it may depend on a length, on values, on training, or on earlier calls"
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Raise Unprintable for an error of the printed text."""
+    try:
+        yield
+    except Exception as error:
+        raise Unprintable(f"the printed text {what}: {on_one_line(f'{type(error).__name__}: {error}', 300)}") from error
 
 
 def _noisy(blueprint: Blueprint) -> Model:
@@ -54,25 +69,49 @@ def _noisy(blueprint: Blueprint) -> Model:
     return model
 
 
-def _answer(out: ModelOutput) -> Tensor | None:
+def _executed(text: str, name: str) -> nn.Module:
+    """Execute the text and build its class, without changing the global RNG."""
+    space: dict[str, Any] = {"__name__": "printed"}
+    with _failing("fails"), torch.random.fork_rng(devices=[]):
+        exec(compile(text, "<printed>", "exec", dont_inherit=True), space)
+        twin: nn.Module = space[name]()
+    return twin.eval()
+
+
+def _answer(out: ModelOutput) -> Tensor:
     """Return the logits, else the output of the first additional head, else the hidden states."""
-    return next(iter(out.heads.values()), out.hidden) if out.logits is None else out.logits
+    return next(one for one in (out.logits, *out.heads.values(), out.hidden) if one is not None)
 
 
-def _run(text: str, name: str, weights: Mapping[str, Tensor], calls: Sequence[dict[str, Tensor]]) -> list[object]:
-    """Execute the text and call its class `name` with these weights; the global RNG is unchanged."""
-    space: dict[str, object] = {"__name__": "printed"}
-    with torch.random.fork_rng(devices=[]):
-        exec(compile(text, f"<{name}>", "exec", dont_inherit=True), space)
-        twin: nn.Module = space[name]()  # type: ignore[operator]
-    twin.load_state_dict(weights)
-    twin.eval()
-    return [twin(**call) for call in calls]
-
-
-def _relative(wanted: Tensor | None, found: object) -> float:
-    """Return the largest difference, relative to the largest value; infinite for other shapes and NaN."""
-    if wanted is None or not isinstance(found, Tensor) or found.shape != wanted.shape:
+def _relative(wanted: Tensor, found: object) -> float:
+    """Return the largest difference, relative to the largest value; infinite for other shapes and for NaN."""
+    if not isinstance(found, Tensor) or found.shape != wanted.shape or not bool(wanted.isfinite().all()):
         return math.inf
-    off = float((wanted - found).abs().max() / wanted.abs().max().clamp(min=1e-12))
-    return 0.0 if torch.equal(wanted, found) else math.inf if math.isnan(off) else off
+    off = float((wanted - found).abs().max() / wanted.abs().max().clamp(min=1e-12)) if wanted.numel() else 0.0
+    return math.inf if math.isnan(off) else off
+
+
+def _gradients(model: nn.Module, twin: nn.Module, wanted: Tensor, found: Tensor) -> float:
+    """Return the largest difference of the gradients of the sum of squares, relative to the largest."""
+    every = []
+    for module, out in ((model, wanted), (twin, found)):
+        weights = [weight for _, weight in sorted(module.named_parameters()) if weight.requires_grad]
+        given = torch.autograd.grad(out.square().sum(), weights, allow_unused=True, materialize_grads=True)
+        every.append(torch.cat([gradient.flatten() for gradient in given]))
+    return _relative(*every)
+
+
+def _first_difference(model: nn.Module, twin: nn.Module, call: Mapping[str, Tensor]) -> str:
+    """Name the first part whose output differs: its path and class."""
+    outputs: list[dict[str, Tensor]] = []
+    for module in (model, twin):
+        found: dict[str, Tensor] = {}
+        for path, part in module.named_modules():
+            part.register_forward_hook(lambda _, __, out, path=path, found=found: found.setdefault(path, out))
+        module(**call)
+        outputs.append(found)
+    for path, out in outputs[0].items():
+        other = outputs[1].get(path)
+        if path and isinstance(out, Tensor) and isinstance(other, Tensor) and not _relative(out, other) <= CLOSE:
+            return f"{path} ({type(model.get_submodule(path)).__name__})"
+    return "the model"

@@ -24,7 +24,19 @@ ROOM = str(Path(__file__).parent)
 OUTSIDE = (ROOM, str(Path(torch.__file__).parent))  # frames whose variables are no names
 LAYER = re.compile(r"\.layers\.\d+$")
 # functions whose result depends on values, which a tensor on `meta` does not have
-READS = {"item", "tolist", "__bool__", "__int__", "__index__", "__float__", "nonzero", "unique", "allclose", "equal"}
+READS = {
+    "item",
+    "tolist",
+    "__bool__",
+    "__int__",
+    "__index__",
+    "__float__",
+    "__contains__",
+    "numpy",
+    "nonzero",
+    "unique",
+}
+READS |= {"masked_select", "allclose", "equal"}
 # functions whose tensors are no results
 FACTS = {"requires_grad_", "detach_", "__set__", "is_same_size"}
 KEEPS_NAME = {"masked_fill", "to", "float", "double", "clamp", "__getitem__", "view", "reshape", "transpose"}
@@ -132,6 +144,7 @@ class Recorder(TorchFunctionMode):
             return self._size(func, name, args, kwargs)
         if self.stack and (name in READS or (name == "where" and len(args) == 1)):
             raise Unprintable(f"{self.where()} reads values of a tensor ({name})")
+        self._check_place(name, args, kwargs)
         out = self.computed(func, name, args, kwargs)
         return out if name in FACTS or not tensors_of(out) else self.record(Step("op", name, func), args, kwargs, out)
 
@@ -171,7 +184,6 @@ class Recorder(TorchFunctionMode):
         tensors, held = tensors_of(out), {id(one) for one in tensors_of([*args, *kwargs.values()])}
         if not self.stack and step.name.endswith("_") and not step.name.endswith("__"):
             return out  # initial weights
-        self._check_place(step, args)
         if len(tensors) == 1 and id(tensors[0]) in held:
             return out
         if self._changes_nothing(step, args, kwargs, out):
@@ -207,13 +219,13 @@ class Recorder(TorchFunctionMode):
         step.outs = [self.new(one, Value(step.scope, step, usual=self._usual(step, one))) for one in tensors]
         return out
 
-    def _check_place(self, step: Step, args: Any) -> None:
+    def _check_place(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Raise Unprintable for an operation in place, except on a buffer (whose updates are not printed)."""
-        inplace = step.name == "__setitem__" or (step.name.endswith("_") and not step.name.endswith("__"))
-        inplace = inplace or re.fullmatch(r"__i(?!nvert|ndex|nt)\w+__", step.name) is not None
+        inplace = name == "__setitem__" or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
+        inplace = inplace or re.fullmatch(r"__i(?!nvert|ndex|nt)\w+__|(?!__)\w+_", name) is not None
         buffer = bool(args) and id(args[0]) in self.weights and not isinstance(args[0], nn.Parameter)
         if self.stack and inplace and not buffer:
-            raise Unprintable(f"{self.where()} changes a tensor in place ({step.name})")
+            raise Unprintable(f"{self.where()} changes a tensor in place ({name})")
 
     def _changes_nothing(self, step: Step, args: Any, kwargs: Any, out: Any) -> bool:
         """True for a product with 1.0, and for a slice of everything."""

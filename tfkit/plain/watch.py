@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tfkit.components.feedforward.experts import Choice, Experts
+from tfkit.core.blame import described, shortened
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.functional.attend import announce
@@ -51,7 +52,11 @@ def record(blueprint: Blueprint, inputs: Sequence[str], lengths: Mapping[str, in
     with LOCK, _replaced(recorder), recorder, torch.no_grad():
         model = build_model(blueprint, device="meta").train()
         root = recorder.watch(model, given)
-        out = model(**given)
+        try:
+            out = model(**given)
+        except (TypeError, ValueError, RuntimeError, NotImplementedError, LookupError, AttributeError) as error:
+            place = described(error) or f"{type(error).__name__}: {shortened(error)}"
+            raise Unprintable(f"the forward cannot be recorded on meta, without values: {place}") from error
         recorder.stack.pop()
     heads = (out.logits, *out.heads.values(), out.hidden)
     recording = Recording(recorder, root, recorder.values[id(next(one for one in heads if one is not None))])
