@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from tfkit.contracts.calls import arguments_of, as_read, fresh, model, outputs, run, special, tokens
-from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, load, loads
+from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, expect_finite, far, twins, where
 from tfkit.contracts.options import D_MODEL, VOCABULARY
@@ -336,6 +336,9 @@ def check_export(case: Case) -> None:
     exports(case, model(case, torch.float32, num_layers=1))
 
 
+RECORDED = 512  # maximum length, which leaves the printer a choice of lengths to record
+
+
 @contract(
     "the model is printed as plain torch with equal outputs, or a reason is given",
     "determinism",
@@ -345,9 +348,11 @@ def check_export(case: Case) -> None:
 )
 def check_plain(case: Case) -> str | None:
     """Print the model; the printer compares the outputs. Return the reason if a part cannot be printed."""
+    recipe = case.recipe()
+    recipe["model"]["max_length"] = RECORDED
     if printer := page("code"):
         try:
-            printer.printed(load(case), sorted(case.needs), usable=False)
+            printer.printed(load_recipe(recipe), usable=False)
         except printer.Unprintable as error:
             return str(error)
     return None
