@@ -1,8 +1,9 @@
 """The documents of the repository: their marked blocks, and the tables in them that are written from the code.
 
 A block is a fence below a mark. `<!-- file: NAME -->` is a file that the document's commands read,
-`<!-- recipe: NAME -->` a shipped recipe, `<!-- python -->` code that runs, `<!-- run: STATUS -->` one command with all
-that it prints, and `<!-- session -->` commands that run one after another, whose output is not compared.
+`<!-- recipe: NAME -->` a shipped recipe, `<!-- code: NAME -->` a passage of its code, `<!-- python -->` code that runs,
+`<!-- run: STATUS -->` one command with all that it prints, and `<!-- session -->` commands that run one after another,
+whose output is not compared.
 `python -m tests.documents` writes anew what the commands of all `run` blocks print.
 """
 
@@ -22,7 +23,7 @@ DOCUMENTS = sorted(
     {ROOT / "README.md", *(path for top in ("recipes", "tests", "tfkit") for path in (ROOT / top).rglob("README.md"))}
 )
 BLOCK = re.compile(r"<!-- (?P<what>\w+)(: (?P<value>[^ ]+))? -->\n```\w+\n(?P<text>.*?)```", re.DOTALL)
-KINDS = ("file", "recipe", "python", "run", "session")
+KINDS = ("file", "recipe", "code", "python", "run", "session")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+import tfkit
 from tfkit.cli.main import main
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.compose import shipped_recipes, shipped_tasks
@@ -63,6 +64,11 @@ def test_every_mark_is_known():
 def test_a_recipe_shown_is_the_shipped_one(block):
     shipped = shipped_recipes()[block.value]
     assert yaml.safe_load(block.text) == yaml.safe_load(shipped.read_text(encoding="utf-8"))
+
+
+@each_block("code")
+def test_code_shown_is_printed(block):
+    assert block.text in tfkit.code(block.value)
 
 
 @each_block("run")
