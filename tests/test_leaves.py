@@ -13,7 +13,7 @@ import pytest
 import tfkit
 
 ROOT = Path(tfkit.__file__).parent
-LEAVES = ("studies", "interop", "contracts", "skeletons")
+LEAVES = ("studies", "interop", "contracts", "skeletons", "plain")
 DRAWINGS = ("commands", "gallery", "letters", "picture", "picture_text", "svg", "wiring")  # of reports/
 PAGES = ("interop", "new", "studies")  # of cli/
 RECIPE = """\
@@ -57,6 +57,7 @@ def test_the_package_works_without_its_leaves(tmp_path: Path) -> None:
     command = ("-m", "tfkit")
     assert "mine.yaml: ok" in run(*command, "check", "mine.yaml")
     assert "decoder" in run(*command, "show", "mine.yaml")
+    assert "has no printer" in run(*command, "show", "mine.yaml", "--code", status=2)
     run(*command, "train", "mine.yaml", "--out", "run")
     assert run(*command, "generate", "run", "one", "--max-new-tokens", "3")
     assert "study" not in run(*command, "--help")

@@ -15,6 +15,7 @@ from tfkit.core.registry import register as register
 from tfkit.interop.hub import push as push
 from tfkit.interop.huggingface.pretrained import as_pretrained as as_pretrained
 from tfkit.models.alone import context as context
+from tfkit.plain.code import code as code
 from tfkit.recipe.load import Recipe as Recipe
 from tfkit.recipe.load import load_recipe as load_recipe
 from tfkit.run import Run as Run

@@ -42,7 +42,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "": ("new mine", "train mine.yaml --out runs/mine"),
     "recipes": ("recipes", "recipes bert"),
     "check": ("check mine.yaml", "check bert-base --set model.num_layers=4"),
-    "show": ("show bert-base --length 128", "show mine.yaml --json"),
+    "show": ("show bert-base --length 128", "show gpt2 --code --out gpt2.py"),
     "explain": ("explain bert-base model.layer.attention", "explain mine.yaml train.steps"),
     "diff": ("diff bert-base roberta-base", "diff gpt2 --set model.layer.norm=rms_norm"),
     "draw": ("draw bert-base", "draw bert-base gpt2 --out difference.svg"),
