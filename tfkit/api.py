@@ -23,7 +23,7 @@ from tfkit.models.alone import callable_alone
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.load import ReadingOptions, Recipe, read_for
+from tfkit.recipe.load import ReadingOptions, Recipe, check_sizes, read_for
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.source import from_value
@@ -53,16 +53,7 @@ def build(
     loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
         raise UsageError(f"seed must be a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
-    if loaded.unknown_vocab:
-        raise UsageError(
-            f"the vocab_size of the recipe '{loaded.name}' depends on an untrained tokenizer: train the recipe and "
-            'use run.model, or set a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
-        )
-    if loaded.unknown_labels:
-        raise UsageError(
-            f"the num_classes of the recipe '{loaded.name}' depends on an unread corpus: train the recipe and use "
-            'run.model, or set a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
-        )
+    check_sizes(loaded)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {dtype!r}")
     return build_model(loaded.blueprint(), device, dtype, seed)

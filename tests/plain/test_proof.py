@@ -6,7 +6,7 @@ import torch
 from tfkit.core.errors import UsageError
 from tfkit.models.build import build_model, weights_of
 from tfkit.plain.inputs import Unprintable, chosen, tensors
-from tfkit.plain.proof import difference
+from tfkit.plain.proof import prove
 from tfkit.plain.smaller import smaller
 from tfkit.recipe.load import load_recipe
 
@@ -53,8 +53,10 @@ def test_more_inputs_are_chosen_by_name() -> None:
 
 def test_a_text_is_compared_with_its_model() -> None:
     blueprint, state = load_recipe({"tfkit": 1, "model": MODEL}).blueprint(), torch.get_rng_state()
-    assert difference(blueprint, TEXT, "Decoder", ["input_ids"]) == 0
+    prove(blueprint, TEXT, "Decoder", ["input_ids"])
     assert torch.equal(torch.get_rng_state(), state)
-    assert difference(blueprint, TEXT.replace("F.relu", "F.gelu"), "Decoder", ["input_ids"]) > 1e-3
-    with pytest.raises(Unprintable, match="Missing key"):
-        difference(blueprint, TEXT.replace('"down": nn', '"other": nn'), "Decoder", ["input_ids"])
+    wrong = [("F.relu", "F.gelu", "computes something else as printed"), ('"down": nn', '"other": nn', "has other weights"),
+             ("(input_ids)", "(input_ids).detach()", "something else"), ("(input_ids)", "(ids)", "fails for 2 x 11")]  # fmt: skip
+    for old, new, message in wrong:
+        with pytest.raises(Unprintable, match=message):
+            prove(blueprint, TEXT.replace(old, new), "Decoder", ["input_ids"])

@@ -12,7 +12,7 @@ from torch import nn
 from tfkit.functional.dropout import Dropout
 from tfkit.plain.expressions import MARK, mark
 from tfkit.plain.inputs import Unprintable
-from tfkit.plain.lines import Body
+from tfkit.plain.lines import Forward
 from tfkit.plain.record import persistent, weighs
 from tfkit.plain.values import Scope, Value, within
 from tfkit.plain.watch import Recording, rate
@@ -23,7 +23,7 @@ ROLES = {"width": "width", "rows": "rows", "": "value", "index": "value", "dim":
 
 
 @dataclass(frozen=True)
-class Made:
+class Instance:
     """Call of a class: its group, and all numbers in it."""
 
     group: int
@@ -46,17 +46,17 @@ class Keyed:
     children: tuple[tuple[str, Child], ...]
 
 
-Child = str | Made | Listed | Keyed
+Child = str | Instance | Listed | Keyed
 
 
 @dataclass
-class Group:
+class Pattern:
     """Modules with equal bodies but for numbers."""
 
     scope: Scope
     children: dict[str, Child]
     own: list[str]  # statements of __init__ for weights, in order
-    body: Body | None
+    body: Forward | None
     instances: list[tuple[tuple[str, ...], nn.Module | None]] = field(default_factory=list)
     comments: list[list[str]] = field(default_factory=list)
     name: str = ""
@@ -65,7 +65,7 @@ class Group:
 
 def flat(child: Child) -> str:
     """Return a text that is equal for children that are made equally."""
-    if isinstance(child, Made):
+    if isinstance(child, Instance):
         return f"«{child.group}:{''.join(child.numbers)}»"
     if isinstance(child, Listed):
         return f"[{','.join(map(flat, child.children))}]{child.shared}"
@@ -74,9 +74,9 @@ def flat(child: Child) -> str:
     return child
 
 
-def inside(child: Child) -> Iterator[str | Made]:
+def inside(child: Child) -> Iterator[str | Instance]:
     """Yield the texts and classes in a child, in the order of their numbers."""
-    if isinstance(child, (str, Made)):
+    if isinstance(child, (str, Instance)):
         yield child
     else:
         for one in child.children:
@@ -95,9 +95,9 @@ class Classes:
         self.recorder, self.root, self.result = recording.recorder, recording.root, recording.result
         self.model: nn.Module = recording.root.module  # type: ignore[assignment]
         self.constant = constant
-        self.groups: list[Group] = []
+        self.groups: list[Pattern] = []
         self.keys: dict[str, int] = {}
-        self.made: dict[int, Made | str] = {}
+        self.made: dict[int, Instance | str] = {}
         self.scopes: dict[int, Scope] = {}
         for scope in self.root.under():
             if scope.module is not None:
@@ -108,13 +108,13 @@ class Classes:
             self._arguments(group)
 
     # groups
-    def of(self, scope: Scope) -> Made | str:
+    def of(self, scope: Scope) -> Instance | str:
         """Return how the module of a scope is made, grouping it with equal ones."""
         if id(scope) not in self.made:
             self.made[id(scope)] = self._usual(scope) or self._grouped(scope)
         return self.made[id(scope)]
 
-    def _grouped(self, scope: Scope) -> Made:
+    def _grouped(self, scope: Scope) -> Instance:
         for step in scope.steps:
             if step.child is not None:
                 self.of(step.child)
@@ -129,18 +129,18 @@ class Classes:
         key = made + "\0" + lines if scope.module is None else MARK.sub("⟦⟧", made + "\0" + lines)
         group = self.keys.setdefault(key, len(self.groups))
         if group == len(self.groups):
-            self.groups.append(Group(scope, children, own, body))
+            self.groups.append(Pattern(scope, children, own, body))
         found = numbers(made) + numbers(lines)
         self.groups[group].instances.append((found, scope.module))
         self.groups[group].comments.append([line.comment for line in body.lines] if body else [])
-        return Made(group, found)
+        return Instance(group, found)
 
-    def _body(self, scope: Scope, results: Sequence[Value]) -> Body:
+    def _body(self, scope: Scope, results: Sequence[Value]) -> Forward:
         def module(path: str) -> str:
             return f"self.{self.access(path, scope.path)}"
 
         try:
-            return Body(scope, self.model, results, module, lambda value: self._weight(value, scope), self._shape)
+            return Forward(scope, self.model, results, module, lambda value: self._weight(value, scope), self._shape)
         except Unprintable as error:
             raise Unprintable(f"{type(scope.module).__name__}: {error}") from error
 
@@ -207,11 +207,15 @@ class Classes:
         return Keyed("nn.ParameterDict", tuple(tensors)) if tensors else Keyed("nn.ModuleDict", tuple(children))
 
     def _ties(self) -> Iterator[str]:
-        """Yield the statements that share weights, without those shared in a list of modules."""
+        """Yield the statements that share weights, without those shared in a list of modules, and that freeze some."""
         for first, *others in self.recorder.tied:
             for other in others:
                 if not self._shared(first.split("."), other.split(".")):
                     yield f"self.{self.access(other, '')} = self.{self.access(first, '')}"
+        for path, module in self.model.named_modules():
+            for name, tensor in persistent(module) if isinstance(module, (nn.Linear, nn.Embedding)) else ():
+                if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
+                    yield f"self.{self.access(f'{path}.{name}', '')}.requires_grad_(False)"
 
     def _shared(self, one: Sequence[str], other: Sequence[str]) -> bool:
         """True if both paths go through one module that is twice in a list."""
@@ -272,7 +276,7 @@ class Classes:
             group.name = wanted[0]
             taken.add(group.name)
 
-    def _wishes(self, group: Group) -> list[str]:
+    def _wishes(self, group: Pattern) -> list[str]:
         """Return names for a class, best first."""
         scope, kind = group.scope, type(group.scope.module).__name__
         names = scope.path.split(".")
@@ -287,12 +291,12 @@ class Classes:
             return [f"{side}Layer", *(f"{part}Layer" for part in self._parts(group) if part not in others)]
         return [kind, place or kind, f"{place}{kind}", f"{side}{kind}"]
 
-    def _parts(self, group: Group) -> list[str]:
+    def _parts(self, group: Pattern) -> list[str]:
         """Return the names of the classes of the children."""
-        return [self.groups[one.group].name for one in group.children.values() if isinstance(one, Made)]
+        return [self.groups[one.group].name for one in group.children.values() if isinstance(one, Instance)]
 
     # numbers that differ
-    def _arguments(self, group: Group) -> None:
+    def _arguments(self, group: Pattern) -> None:
         """Name the numbers that differ between the instances of a class; equal columns of numbers are one argument."""
         if group.scope.module is None:
             return
@@ -311,13 +315,13 @@ class Classes:
             if len(set(column)) > 1:
                 group.arguments[place] = names[column]
 
-    def _wanted(self, one: str | Made) -> list[str]:
+    def _wanted(self, one: str | Instance) -> list[str]:
         """Return the argument that each number of a child is, or "" if it is none yet."""
         if isinstance(one, str):
             return [""] * len(numbers(one))
         return [self.groups[one.group].arguments.get(place, "") for place in range(len(one.numbers))]
 
-    def _attribute(self, group: Group, column: Sequence[str]) -> str:
+    def _attribute(self, group: Pattern, column: Sequence[str]) -> str:
         """Name a number by the option or attribute of the modules that has it, else by its role."""
         role, _ = str(MARK.fullmatch(column[0]).groups()[0]), None  # type: ignore[union-attr]
         found: set[str] | None = None

@@ -13,9 +13,9 @@ from tfkit.plain.classes import Classes
 from tfkit.plain.inputs import Unprintable, chosen
 from tfkit.plain.proof import prove
 from tfkit.plain.smaller import smaller
-from tfkit.plain.text import text
+from tfkit.plain.text import quoted, text
 from tfkit.plain.watch import record
-from tfkit.recipe.load import ReadingOptions, Recipe, read_for
+from tfkit.recipe.load import ReadingOptions, Recipe, check_sizes, read_for
 
 BATCH = 10007
 LENGTHS = (59, 113, 53, 109, 71, 211, 199, 97, 79, 89, 67, 61, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11, 7, 5, 3)
@@ -72,6 +72,7 @@ def code(recipe: Recipe, inputs: Sequence[str] = (), **reading: Unpack[ReadingOp
 
 def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> str:
     """Print a loaded recipe; `usable` adds functions that load weights and generate. Raise Unprintable."""
+    check_sizes(recipe)
     blueprint = recipe.blueprint()
     names = chosen(blueprint, inputs)
     small = smaller(recipe)
@@ -83,7 +84,7 @@ def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> 
     if _bare(longer) != _bare(tried):
         raise Unprintable(f"{_differing(tried, longer)} depends on the length of the text: {LENGTH}")
     prove(few, tried, name, names)
-    return f'"""{recipe.name}, as plain PyTorch."""\n\n{_text(blueprint, names, 0, usable)[0]}'
+    return f'"""{quoted(recipe.name)}, as plain PyTorch."""\n\n{_text(blueprint, names, 0, usable)[0]}'
 
 
 def _differing(text: str, other: str) -> str:
@@ -183,12 +184,12 @@ class Constants:
         if not number.isdigit() or (role not in BY_ROLE and not role.startswith("axis_")):
             return number
         value = int(number)
-        names = [name for name in self.values if self.values[name] == value]
+        names = same = [name for name in self.values if self.values[name] == value > 1]
         if role.startswith("axis_"):
             names = [name for name in names if role[5:].upper() in name]
         elif role in ("width", "shape"):
             names = [name for name in names if not name.startswith("NUM_") or name == "NUM_EXPERTS"]
-            names = names if len(names) == 1 else [name for name in names if name in BY_ROLE[role]]
+            names = names if len(same) == 1 else [name for name in names if name in BY_ROLE[role]]
         else:
             names = [name for name in names if name in BY_ROLE[role]]
         best = sorted(names, key=lambda name: [*BY_ROLE.get(role, ()), name].index(name))

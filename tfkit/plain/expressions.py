@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from tfkit.plain.inputs import Unprintable
-from tfkit.plain.values import Size, Step, Value
+from tfkit.plain.values import Operation, Size, Value
 
 WIDE = 120  # most characters in a line
 BINARY = {
@@ -47,13 +47,13 @@ def bare(text: str) -> str:
     return MARK.sub(r"\2", text)
 
 
-class Writer:
+class Phrasing:
     """Writes arguments and steps of one scope; `name` looks values up, `module` paths of modules."""
 
     def __init__(self, name: Callable[[Value], str], module: Callable[[str], str], device: str) -> None:
         self.name, self.module, self.device = name, module, device
 
-    def argument(self, one: Any, role: str = "") -> str:
+    def argument(self, one: object, role: str = "") -> str:
         """Write an argument."""
         if isinstance(one, Value):
             return self.name(one)
@@ -66,7 +66,7 @@ class Writer:
         if isinstance(one, (int, float)):
             return mark(int(one) if isinstance(one, int) else one, role)
         if isinstance(one, str):
-            return f'"{one}"'
+            return json.dumps(one, ensure_ascii=False)
         if isinstance(one, (list, tuple)):
             inner = ", ".join(self.argument(entry, role) for entry in one)
             return f"[{inner}]" if isinstance(one, list) else f"({inner}{',' * (len(one) == 1)})"
@@ -92,7 +92,7 @@ class Writer:
         sides = [self.size(side) if isinstance(side, Size) else str(side) for side in (left, right)]
         return f" {sign} ".join(f"({side})" if " " in side and sign != "+" else side for side in sides)
 
-    def step(self, step: Step) -> str:
+    def step(self, step: Operation) -> str:
         """Write the call of a step."""
         if step.kind == "constant":
             return f"{str(step.function)[:-1]}, device={self.device})"
@@ -109,7 +109,7 @@ class Writer:
             return f"{step.name}({_joined(args, kwargs)})"
         return self.operation(step, args, kwargs)
 
-    def operation(self, step: Step, args: list[str], kwargs: dict[str, str]) -> str:
+    def operation(self, step: Operation, args: list[str], kwargs: dict[str, str]) -> str:
         """Write an operation on tensors: with an operator if there is one."""
         name = step.name
         base = name.strip("_") if name.startswith("__") else name
@@ -128,7 +128,7 @@ class Writer:
             args.pop()
         return self.function(step, args, kwargs)
 
-    def function(self, step: Step, args: list[str], kwargs: dict[str, str]) -> str:
+    def function(self, step: Operation, args: list[str], kwargs: dict[str, str]) -> str:
         """Write a function of torch, or else a method."""
         name = step.name
         if name == "dropout":

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 from torch import Tensor, nn
 
-from tfkit.plain.expressions import MARK, Writer, mark
+from tfkit.plain.expressions import MARK, Phrasing, mark
 from tfkit.plain.record import LAYER
-from tfkit.plain.values import Scope, Step, Value, sized_in
+from tfkit.plain.values import Operation, Scope, Value, sized_in
 
 # names that say nothing, and names that the text needs
 WEAK = {
@@ -53,7 +52,7 @@ class Line:
 class Unit:
     """Steps that are one statement: a step, or the calls of all layers of a list."""
 
-    steps: list[Step]
+    steps: list[Operation]
     uses: list[Value] = field(init=False)
     outs: list[Value] = field(init=False)
     sized: set[Value] = field(init=False)  # values that are written more than once
@@ -68,7 +67,7 @@ class Unit:
             self.sized.add(self.uses[0])
 
     @staticmethod
-    def inputs(step: Step) -> list[Value]:
+    def inputs(step: Operation) -> list[Value]:
         """Return the tensors that a step reads, without weights."""
         read = step.child.inputs if step.child is not None and step.kind == "call" else step.values()
         return [value for value in read if not value.paths]
@@ -88,7 +87,7 @@ class Unit:
 
 
 def units(scope: Scope, model: nn.Module) -> list[Unit]:
-    """Group the steps of a scope: calls of all layers of a list, each on the result of the one before, are a loop."""
+    """Pattern the steps of a scope: calls of all layers of a list, each on the result of the one before, are a loop."""
     found, index = [], 0
     while index < len(scope.steps):
         count = _chain(scope.steps, index, model)
@@ -97,7 +96,7 @@ def units(scope: Scope, model: nn.Module) -> list[Unit]:
     return found
 
 
-def _chain(steps: Sequence[Step], index: int, model: nn.Module) -> int:
+def _chain(steps: Sequence[Operation], index: int, model: nn.Module) -> int:
     first = steps[index].child
     if first is None or first.module is None or not LAYER.search(f".{first.path}"):
         return 1
@@ -111,7 +110,7 @@ def _chain(steps: Sequence[Step], index: int, model: nn.Module) -> int:
     return count if count == len(list(model.get_submodule(folder).children())) else 1
 
 
-class Body:
+class Forward:
     """The forward of a scope. `results` are returned; `parameters` are its arguments, and `lines` the statements."""
 
     def __init__(
@@ -139,7 +138,7 @@ class Body:
                 self.last.setdefault(value, index)
         self.parameters = [self._new(value, -1) for value in starts]
         device = f"{self.parameters[0]}.device" if self.parameters else "None"
-        self.writer = Writer(self.written, module, device)
+        self.writer = Phrasing(self.written, module, device)
         self.lines = [line for index, unit in enumerate(self.kept) for line in self._statement(unit, index)]
         self.lines.append(self._return())
 
@@ -157,7 +156,7 @@ class Body:
         sized = {value for unit in self.units for value in unit.sized}
         lengths: dict[Value, int] = {}
         inline: set[Value] = set()
-        guess = Writer(lambda value: "x" * lengths.get(value, NAME), self.module, "x.device")
+        guess = Phrasing(lambda value: "x" * lengths.get(value, NAME), self.module, "x.device")
         for unit in self.units:
             value = unit.only
             if value is None or count[value] != 1:
@@ -226,7 +225,7 @@ class Body:
         yield Line(f"for layer, kind in zip({layers}, {repeated([str(kinds.index(one)) for one in more])}):")
         yield Line(f"{name} = layer({name}, *kinds[kind])", 4)
 
-    def _experts(self, step: Step, name: str) -> Iterator[Line]:
+    def _experts(self, step: Operation, name: str) -> Iterator[Line]:
         """Write the loop over experts, each applied to the rows that chose it."""
         rows, chosen, weights = map(self.written, step.args)
         given = f"{rows}[row]" + (f" * {weights}[row, place, None]" if step.name == "input" else "")
@@ -264,7 +263,7 @@ class Body:
         return name
 
 
-def _nested(one: Any, names: Iterator[str]) -> str:
+def _nested(one: object, names: Iterator[str]) -> str:
     if not isinstance(one, (tuple, list)):
         return next(names) if isinstance(one, Tensor) else "_"
     return f"({', '.join(_nested(each, names) for each in one)})"

@@ -87,6 +87,7 @@ def _relative(wanted: Tensor, found: object) -> float:
     """Return the largest difference, relative to the largest value; infinite for other shapes and for NaN."""
     if not isinstance(found, Tensor) or found.shape != wanted.shape or not bool(wanted.isfinite().all()):
         return math.inf
+    wanted, found = wanted.detach(), found.detach()
     off = float((wanted - found).abs().max() / wanted.abs().max().clamp(min=1e-12)) if wanted.numel() else 0.0
     return math.inf if math.isnan(off) else off
 
@@ -107,7 +108,9 @@ def _first_difference(model: nn.Module, twin: nn.Module, call: Mapping[str, Tens
     for module in (model, twin):
         found: dict[str, Tensor] = {}
         for path, part in module.named_modules():
-            part.register_forward_hook(lambda _, __, out, path=path, found=found: found.setdefault(path, out))
+            part.register_forward_hook(
+                lambda _, __, out, path=path, found=found: found.update({path: found.get(path, out)})
+            )
         module(**call)
         outputs.append(found)
     for path, out in outputs[0].items():

@@ -18,25 +18,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tfkit.plain.inputs import Unprintable
-from tfkit.plain.values import Scope, Size, Sizes, Step, Value, tensors_of, within
+from tfkit.plain.values import Arguments, Operation, Options, Scope, Size, Sizes, Value, tensors_of, within
 
 ROOM = str(Path(__file__).parent)
 OUTSIDE = (ROOM, str(Path(torch.__file__).parent))  # frames whose variables are no names
 LAYER = re.compile(r"\.layers\.\d+$")
 # functions whose result depends on values, which a tensor on `meta` does not have
-READS = {
-    "item",
-    "tolist",
-    "__bool__",
-    "__int__",
-    "__index__",
-    "__float__",
-    "__contains__",
-    "numpy",
-    "nonzero",
-    "unique",
-}
-READS |= {"masked_select", "allclose", "equal"}
+READS = {"item", "tolist", "numpy", "nonzero", "unique", "masked_select", "allclose", "equal"}
+READS |= {f"__{name}__" for name in ("bool", "int", "index", "float", "contains")}
 # functions whose tensors are no results
 FACTS = {"requires_grad_", "detach_", "__set__", "is_same_size"}
 KEEPS_NAME = {"masked_fill", "to", "float", "double", "clamp", "__getitem__", "view", "reshape", "transpose"}
@@ -64,9 +53,9 @@ class Recorder(TorchFunctionMode):
         self.lengths = lengths
         self.values: dict[int, Value] = {}  # by the id of the tensor
         self.weights: dict[int, Value] = {}
-        self.kept: list[Any] = []  # tensors that must live, as their ids are keys
-        self.seen: dict[object, list[Step]] = {}
-        self.results: dict[object, tuple[Any, ...] | None] = {}
+        self.kept: list[object] = []  # tensors that must live, as their ids are keys
+        self.seen: dict[object, list[Operation]] = {}
+        self.results: dict[object, tuple[torch.Size, tuple[int, ...], torch.dtype] | None] = {}
         self.stack: list[Scope] = []
         self.heavy: dict[int, bool] = {}  # modules that have weights, by their id
         self.model: nn.Module | None = None
@@ -102,12 +91,12 @@ class Recorder(TorchFunctionMode):
         if found is None:
             if tensor.is_meta or tensor.numel() > FEW:
                 raise Unprintable(f"{self.where()} reads a tensor {list(tensor.shape)} that the forward did not make")
-            step = Step("constant", "constant", f"torch.tensor({tensor.tolist()})")
+            step = Operation("constant", "constant", f"torch.tensor({tensor.tolist()})")
             found = self.new(tensor, Value(step=step))
             step.outs = [found]
         return found
 
-    def stripped(self, argument: Any) -> Any:
+    def stripped(self, argument: object) -> Any:
         """Copy a (nested) argument with values in place of tensors."""
         if isinstance(argument, Tensor):
             return self.value(argument)
@@ -134,28 +123,30 @@ class Recorder(TorchFunctionMode):
         return (size > 0 and size % batch == 0) or any(abs(size - length) <= 1 for length in self.lengths.values())
 
     # calls
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         """Call a function and record it, if it returns tensors."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", str(func))
         if name == "__get__":
-            return self._attribute(func, args)
+            return self._attribute(func, args[0])
         if name in ("size", "numel"):
-            return self._size(func, name, args, kwargs)
+            return self._size(name, args, kwargs)
         if self.stack and (name in READS or (name == "where" and len(args) == 1)):
             raise Unprintable(f"{self.where()} reads values of a tensor ({name})")
         self._check_place(name, args, kwargs)
         out = self.computed(func, name, args, kwargs)
-        return out if name in FACTS or not tensors_of(out) else self.record(Step("op", name, func), args, kwargs, out)
+        return (
+            out if name in FACTS or not tensors_of(out) else self.record(Operation("op", name, func), args, kwargs, out)
+        )
 
-    def computed(self, func: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def computed(self, func: Callable[..., object], name: str, args: Arguments, kwargs: Options) -> Any:
         """Call a function, or make the result that it had for tensors of the same shapes (most layers are alike)."""
         given = tensors_of([*args, *kwargs.values()])
         if not self.stack or not given:
             return func(*args, **kwargs)
         key = (name, self._key(args, shapes=True), self._key(kwargs, shapes=True))
         if key not in self.results:
-            out = func(*args, **kwargs)
+            out: Any = func(*args, **kwargs)
             known = isinstance(out, Tensor) and out.is_meta and id(out) not in set(map(id, given))
             self.results[key] = (out.shape, out.stride(), out.dtype) if known else None
             return out
@@ -164,22 +155,22 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         return torch.empty_strided(made[0], made[1], dtype=made[2], device="meta")
 
-    def _attribute(self, func: Any, args: Any) -> Any:
-        attribute, found = func.__self__.__name__, func(*args)
+    def _attribute(self, func: Any, tensor: Tensor) -> object:
+        attribute, found = func.__self__.__name__, func(tensor)
         if attribute == "shape":
-            return self.sizes(args[0])
+            return self.sizes(tensor)
         if isinstance(found, Tensor) and attribute not in ("data", "grad"):
-            return self.record(Step("op", attribute, func), args, {}, found)
+            return self.record(Operation("op", attribute, func), (tensor,), {}, found)
         return found
 
-    def _size(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def _size(self, name: str, args: Any, kwargs: Any) -> object:
         shape = self.sizes(args[0])
         if name == "numel":
             return Sizes(shape).numel()
         axis = args[1] if len(args) > 1 else kwargs.get("dim")
         return shape if axis is None else shape[axis]
 
-    def record(self, step: Step, args: Any, kwargs: Mapping[str, Any], out: Any) -> Any:
+    def record(self, step: Operation, args: Arguments, kwargs: Options, out: Any) -> Any:
         """Record a call and return its result, or that of an equal earlier one."""
         tensors, held = tensors_of(out), {id(one) for one in tensors_of([*args, *kwargs.values()])}
         if not self.stack and step.name.endswith("_") and not step.name.endswith("__"):
@@ -199,27 +190,31 @@ class Recorder(TorchFunctionMode):
             for name, one in kwargs.items()
             if name not in DROPPED and not (name in ("requires_grad", "inplace") and not one)
         }
-        if (
-            self.stack
-            and step.kind in ("op", "einops")
-            and "dropout" not in step.name
-            and not step.kwargs.get("dropout_p")
-        ):
-            key = (step.name, self._key(step.args), self._key(step.kwargs))
-            for old in self.seen.get(key, ()):
-                if old.scope in self.stack[-1].chain():
-                    for tensor, value in zip(tensors, old.outs, strict=True):
-                        self.new(tensor, value)
-                    return out
-            self.seen.setdefault(key, []).append(step)
-        step.many = isinstance(out, (tuple, list))
-        step.nested = list(out) if step.many and not all(isinstance(one, Tensor) for one in out) else None
-        if self.stack:
-            self.place(step)
-        step.outs = [self.new(one, Value(step.scope, step, usual=self._usual(step, one))) for one in tensors]
+        outs = self._equal(step)
+        if outs is None:
+            step.many = isinstance(out, (tuple, list))
+            step.nested = list(out) if step.many and not all(isinstance(one, Tensor) for one in out) else None
+            if self.stack:
+                self.place(step)
+            outs = step.outs = [Value(step.scope, step, usual=self._usual(step, one)) for one in tensors]
+        for tensor, value in zip(tensors, outs, strict=True):
+            self.new(tensor, value)
         return out
 
-    def _check_place(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def _equal(self, step: Operation) -> list[Value] | None:
+        """Return the results of an equal earlier operation in this scope or around it."""
+        if (
+            not self.stack
+            or step.kind not in ("op", "einops")
+            or "dropout" in step.name
+            or step.kwargs.get("dropout_p")
+        ):
+            return None
+        known = self.seen.setdefault((step.name, self._key(step.args), self._key(step.kwargs)), [])
+        known.append(step)
+        return next((old.outs for old in known[:-1] if old.scope in self.stack[-1].chain()), None)
+
+    def _check_place(self, name: str, args: Arguments, kwargs: Options) -> None:
         """Raise Unprintable for an operation in place, except on a buffer (whose updates are not printed)."""
         inplace = name == "__setitem__" or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
         inplace = inplace or re.fullmatch(r"__i(?!nvert|ndex|nt)\w+__|(?!__)\w+_", name) is not None
@@ -227,7 +222,7 @@ class Recorder(TorchFunctionMode):
         if self.stack and inplace and not buffer:
             raise Unprintable(f"{self.where()} changes a tensor in place ({name})")
 
-    def _changes_nothing(self, step: Step, args: Any, kwargs: Any, out: Any) -> bool:
+    def _changes_nothing(self, step: Operation, args: Any, kwargs: Options, out: Any) -> bool:
         """True for a product with 1.0, and for a slice of everything."""
         if not args or id(args[0]) not in self.values or kwargs:
             return False
@@ -238,7 +233,7 @@ class Recorder(TorchFunctionMode):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return all(one is Ellipsis or (isinstance(one, slice) and _is_prefix(one)) for one in index)
 
-    def _key(self, argument: Any, shapes: bool = False) -> Any:
+    def _key(self, argument: object, shapes: bool = False) -> object:
         """Return a hashable key of an argument, equal for equal arguments, or for tensors of equal `shapes`."""
         if isinstance(argument, Tensor):
             return argument.shape, argument.stride(), argument.dtype
@@ -254,7 +249,7 @@ class Recorder(TorchFunctionMode):
             return ("slice", *[self._key(one, shapes) for one in (argument.start, argument.stop, argument.step)])
         return type(argument).__name__, str(argument)
 
-    def _usual(self, step: Step, tensor: Tensor) -> str | None:
+    def _usual(self, step: Operation, tensor: Tensor) -> str | None:
         if tensor.dtype == torch.bool:
             return "mask"
         if step.kind == "leaf":
@@ -278,7 +273,7 @@ class Recorder(TorchFunctionMode):
         place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         return f"{frame.f_code.co_qualname} ({place})"
 
-    def name(self, arguments: Sequence[Any]) -> None:
+    def name(self, arguments: Arguments) -> None:
         """Note the variables of the calling code that hold these tensors."""
         names: dict[int, str] = {}
         for name, one in self.frame().f_locals.items():
@@ -291,7 +286,7 @@ class Recorder(TorchFunctionMode):
                 self.values[id(tensor)].names.append((self.stack[-1], names[id(tensor)]))
 
     # scopes
-    def place(self, step: Step) -> None:
+    def place(self, step: Operation) -> None:
         """Append a step to the scope that its weights and inputs allow: before the layers if it needs none of them."""
         scope, chain, values = self.stack[-1], self.stack[-1].chain(), step.values()
         paths = [value.paths for value in values if value.paths] + ([[step.path]] if step.path else [])
@@ -334,7 +329,7 @@ class Recorder(TorchFunctionMode):
                 self._lift(one, scope)
             _put(step, scope)
 
-    def enter(self, scope: Scope, call: Callable[[], Any], arguments: Sequence[Any], step: Step) -> Any:
+    def enter(self, scope: Scope, call: Callable[[], object], arguments: Arguments, step: Operation) -> object:
         """Run a call in a new scope, whose step is added to the scope around it."""
         self.name(arguments)
         self.stack.append(scope)
@@ -366,7 +361,7 @@ class Recorder(TorchFunctionMode):
         return inner[(self.calls[id(module)] - 1) % len(inner)]
 
 
-def _put(step: Step, scope: Scope) -> None:
+def _put(step: Operation, scope: Scope) -> None:
     """Append a step to a scope."""
     step.scope = scope
     for value in step.outs:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from tfkit.plain.classes import Child, Classes, Group, Keyed, Listed, Made, numbers
+from tfkit.core.output import printable
+from tfkit.plain.classes import Child, Classes, Instance, Keyed, Listed, Pattern, numbers
 from tfkit.plain.expressions import MARK, wrapped
 from tfkit.plain.lines import repeated
 
@@ -21,7 +22,7 @@ def text(classes: Classes) -> list[str]:
     for group in classes.groups:
         filler = Filler(classes, group)
         made = filler.constructor()
-        body = filler.forward()
+        body = filler.statements()
         same = (type(group.scope.module), *made)
         base = earlier.get(same) if len(made) > 3 and body else None
         earlier.setdefault(same, group.name)
@@ -32,7 +33,7 @@ def text(classes: Classes) -> list[str]:
 class Filler:
     """Writes a group with constants and arguments in place of its numbers, in their order."""
 
-    def __init__(self, classes: Classes, group: Group) -> None:
+    def __init__(self, classes: Classes, group: Pattern) -> None:
         self.classes, self.group = classes, group
         self.place = 0
 
@@ -47,7 +48,7 @@ class Filler:
         used = dict.fromkeys(self.group.arguments.get(place) for place in range(first, first + count))
         return [*lines, *(f"self.{name} = {name}" for name in used if name)]
 
-    def forward(self) -> list[str]:
+    def statements(self) -> list[str]:
         """Write the lines of forward."""
         body = self.group.body
         if body is None:
@@ -76,7 +77,7 @@ class Filler:
         """Write the expression that makes a child."""
         if isinstance(child, str):
             return self.fill(child)
-        if isinstance(child, Made):
+        if isinstance(child, Instance):
             name, options = self.made(child)
             return f"{name}({', '.join(options)})"
         if isinstance(child, Keyed):
@@ -84,7 +85,7 @@ class Filler:
             return f"{child.kind}({{{inner}}})"
         return f"nn.ModuleList({self.listed(child)})"
 
-    def made(self, made: Made) -> tuple[str, list[str]]:
+    def made(self, made: Instance) -> tuple[str, list[str]]:
         """Return the name of a class and its arguments."""
         group, written = self.classes.groups[made.group], [self._number(number) for number in made.numbers]
         arguments = {name: written[place] for place, name in group.arguments.items()}
@@ -92,7 +93,7 @@ class Filler:
 
     def listed(self, child: Listed) -> str:
         """Write the modules of a list: equal ones in a loop, with their arguments, or the classes in their order."""
-        classes = [one for one in child.children if isinstance(one, Made)]
+        classes = [one for one in child.children if isinstance(one, Instance)]
         made = [self.made(one) for one in classes] if len(classes) == len(child.children) else []
         texts = [f"{name}({', '.join(options)})" for name, options in made] or list(map(self.child, child.children))
         count = self.classes.constant("num_layers", repr(len(texts)))
@@ -115,7 +116,7 @@ def numbers_of(number: str) -> tuple[str, str]:
     return role, text
 
 
-def _class(group: Group, base: str | None, made: Sequence[str], body: Sequence[str]) -> list[str]:
+def _class(group: Pattern, base: str | None, made: Sequence[str], body: Sequence[str]) -> list[str]:
     """Write a class or a function; a `base` is a class with the same weights."""
     parameters = group.body.parameters if group.body is not None else []
     if group.scope.function:
@@ -138,4 +139,9 @@ def described(module: nn.Module | None) -> str:
     if type(module).__name__ == "Stack":
         return ""
     kind = type(getattr(module, "residual", None) if type(module).__name__ == "Layer" else module)
-    return (vars(kind).get("__doc__") or "").strip().split("\n")[0]
+    return quoted((vars(kind).get("__doc__") or "").strip().split("\n")[0])
+
+
+def quoted(text: str) -> str:
+    """Make a text safe within a docstring."""
+    return printable(text).replace("\\", "/").replace('"', "'")

@@ -1,23 +1,25 @@
-"""What a recording consists of: sizes that remember where they come from, tensors, steps, and the scopes of modules."""
+"""Contents of a recording: sizes that remember their origin, tensors, operations, and the scopes of modules."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+Arguments = Sequence[Any]  # of a function of torch
+Options = Mapping[str, Any]
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 class Size(int):
     """Size of an axis, or a sum or product of sizes; `origin` is ("shape", value, axis), or (sign, left, right)."""
 
-    origin: tuple[Any, Any, Any]
+    origin: tuple[str, Any, Any]
 
-    def __new__(cls, number: int, origin: tuple[Any, Any, Any]) -> Size:
+    def __new__(cls, number: int, origin: tuple[str, Any, Any]) -> Size:
         made = super().__new__(cls, number)
         made.origin = origin
         return made
@@ -26,10 +28,10 @@ class Size(int):
         return Size(-int(self), ("-", 0, self))
 
 
-def _operator(name: str, reverse: bool) -> Callable[[Size, Any], Any]:
+def _operator(name: str, reverse: bool) -> Callable[[Size, object], object]:
     compute, sign = getattr(operator, name), SIGNS[name]
 
-    def method(self: Size, other: Any) -> Any:
+    def method(self: Size, other: object) -> object:
         if not isinstance(other, int):
             return NotImplemented if not isinstance(other, float) else getattr(float(self), f"__{name}__")(other)
         left, right = (other, self) if reverse else (self, other)
@@ -65,7 +67,7 @@ class Value:
     """
 
     scope: Scope | None = None
-    step: Step | None = None
+    step: Operation | None = None
     paths: Sequence[str] = ()
     shape: tuple[int, ...] = ()
     names: list[tuple[Scope | None, str]] = field(default_factory=list)
@@ -73,58 +75,54 @@ class Value:
 
 
 @dataclass(eq=False)
-class Step:
-    """One operation: `kind` is op, einops, leaf (a module of torch), dropout, call (of a scope), experts or constant.
+class Operation:
+    """One step: `kind` is op, einops, leaf (a module of torch), dropout, call (of a scope), experts or constant.
 
-    `results` has the structure of the returned tensors if these are nested; `many` is set for a tuple.
+    `many` is set if it returns a tuple, and `nested` is the tuple if it is not one of tensors only.
     """
 
     kind: str
     name: str
     function: Any = None
-    args: tuple[Any, ...] = ()
+    args: Arguments = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     path: str | None = None
     scope: Scope | None = None
     child: Scope | None = None
     outs: list[Value] = field(default_factory=list)
     many: bool = False
-    nested: list[Any] | None = None
+    nested: Sequence[object] | None = None
 
     def values(self) -> list[Value]:
         """Return the tensors that the step reads, those whose sizes it reads included."""
         return list(values_in([self.args, self.kwargs]))
 
 
-def values_in(argument: Any) -> Iterator[Value]:
-    """Yield the recorded tensors in a (nested) argument."""
-    if isinstance(argument, Value):
+def leaves(argument: object) -> Iterator[object]:
+    """Yield what is in nested lists, tuples, mappings and slices."""
+    if isinstance(argument, slice):
+        argument = (argument.start, argument.stop, argument.step)
+    if isinstance(argument, (list, tuple, dict)):
+        for one in argument.values() if isinstance(argument, dict) else argument:
+            yield from leaves(one)
+    else:
         yield argument
-    elif isinstance(argument, Size):
-        yield from values_in(argument.origin)
-    elif isinstance(argument, slice):
-        yield from values_in((argument.start, argument.stop, argument.step))
-    elif isinstance(argument, (list, tuple)):
-        for one in argument:
-            yield from values_in(one)
-    elif isinstance(argument, dict):
-        yield from values_in(list(argument.values()))
 
 
-def sized_in(argument: Any, within: bool = False) -> Iterator[Value]:
+def values_in(argument: object) -> Iterator[Value]:
+    """Yield the recorded tensors in an argument, and those of whose sizes it is made."""
+    for one in leaves(argument):
+        if isinstance(one, Value):
+            yield one
+        elif isinstance(one, Size):
+            yield from values_in(one.origin)
+
+
+def sized_in(argument: object) -> Iterator[Value]:
     """Yield the tensors of whose sizes an argument is made."""
-    if isinstance(argument, Value):
-        if within:
-            yield argument
-    elif isinstance(argument, Size):
-        yield from sized_in(argument.origin, argument.origin[0] == "shape" or within)
-    elif isinstance(argument, slice):
-        yield from sized_in((argument.start, argument.stop))
-    elif isinstance(argument, (list, tuple)):
-        for one in argument:
-            yield from sized_in(one, within)
-    elif isinstance(argument, dict):
-        yield from sized_in(list(argument.values()))
+    for one in leaves(argument):
+        if isinstance(one, Size):
+            yield from values_in(one.origin)
 
 
 @dataclass(eq=False)
@@ -135,7 +133,7 @@ class Scope:
     path: str
     parent: Scope | None
     function: str = ""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Operation] = field(default_factory=list)
     given: list[Value] = field(default_factory=list)  # arguments of the call, in their order
     inputs: list[Value] = field(default_factory=list)  # tensors from outside that the body reads
     outs: list[Value] = field(default_factory=list)  # tensors of the body that are read outside
@@ -162,7 +160,7 @@ class Scope:
             scope.depth = 0 if scope.parent is None else scope.parent.depth + 1
 
 
-def tensors_of(result: Any) -> list[Tensor]:
+def tensors_of(result: object) -> list[Tensor]:
     """Return the tensors in a (nested) result."""
     if isinstance(result, Tensor):
         return [result]

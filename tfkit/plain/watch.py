@@ -27,7 +27,7 @@ from tfkit.functional.view import with_tensors
 from tfkit.models.build import build_model
 from tfkit.plain.inputs import Unprintable, tensors
 from tfkit.plain.record import Recorder, persistent
-from tfkit.plain.values import Scope, Size, Step, Value
+from tfkit.plain.values import Operation, Scope, Size, Value
 
 LOCK = threading.Lock()  # what is replaced is global to the process
 EINOPS = (einops.rearrange, einops.repeat, einops.reduce)
@@ -69,10 +69,10 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
     """Replace functions, in the modules that imported them, and methods by calls that are recorded."""
     thread, before = threading.get_ident(), []
 
-    def replace(owner: Any, name: str, new: Callable[..., Any]) -> None:
+    def replace(owner: object, name: str, new: Callable[..., object]) -> None:
         old = getattr(owner, name)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             here = threading.get_ident() == thread and recorder.stack
             return new(recorder, old, *args, **kwargs) if here else old(*args, **kwargs)
 
@@ -81,7 +81,11 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
 
     replace(nn.Module, "__call__", _module)
     replace(Experts, "_chosen", _experts)
-    functions: dict[Any, Callable[..., Any]] = {**dict.fromkeys(EINOPS, _einops), dropout: _dropout, rotate: _function}
+    functions: dict[object, Callable[..., object]] = {
+        **dict.fromkeys(EINOPS, _einops),
+        dropout: _dropout,
+        rotate: _function,
+    }
     functions |= dict.fromkeys((band_of, announce), lambda *_: None)  # a faster kernel computes the same
     by_id = {id(old): new for old, new in functions.items()}
     for module in [one for name, one in list(sys.modules.items()) if not name.startswith(("torch.", "einops."))]:
@@ -102,12 +106,12 @@ def _copy(x: Tensor) -> Tensor:
     return out
 
 
-def _module(recorder: Recorder, old: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _module(recorder: Recorder, old: Callable[..., object], module: nn.Module, *args: Any, **kwargs: object) -> object:
     """Call a module: a scope if it has weights, a step if it is one of torch's, else part of its caller."""
     if module is recorder.model:
         return old(module, *args, **kwargs)
     if isinstance(module, (Dropout, nn.Dropout)):
-        step = Step("dropout", "dropout", path=recorder.path_of(module))
+        step = Operation("dropout", "dropout", path=recorder.path_of(module))
         return recorder.record(step, args, {}, _copy(args[0])) if rate(module) else args[0]
     if not recorder.weighs(module):
         return old(module, *args, **kwargs)
@@ -117,10 +121,10 @@ def _module(recorder: Recorder, old: Callable[..., Any], module: nn.Module, *arg
     if type(module).__module__.startswith("torch.nn"):
         with torch._C.DisableTorchFunction():
             out = module.forward(*args, **kwargs)
-        return recorder.record(Step("leaf", "leaf", path=path), args, kwargs, out)
+        return recorder.record(Operation("leaf", "leaf", path=path), args, kwargs, out)
     scope = Scope(recorder.twins.get(id(module), module), path, recorder.stack[-1])
     call = partial(old, module, *args, **kwargs)
-    return recorder.enter(scope, call, args, Step("call", "call", path=path))
+    return recorder.enter(scope, call, args, Operation("call", "call", path=path))
 
 
 def rate(module: nn.Module) -> float:
@@ -129,21 +133,21 @@ def rate(module: nn.Module) -> float:
     return found
 
 
-def _einops(recorder: Recorder, old: Callable[..., Tensor], *args: Any, **sizes: int) -> Any:
+def _einops(recorder: Recorder, old: Callable[..., Tensor], *args: object, **sizes: int) -> object:
     with torch._C.DisableTorchFunction():
         out = old(*args, **{name: int(size) for name, size in sizes.items()})
         out = torch.ops.aten.alias(out) if out is args[0] else out
-    return recorder.record(Step("einops", old.__name__, old), args, sizes, out)
+    return recorder.record(Operation("einops", old.__name__, old), args, sizes, out)
 
 
-def _dropout(recorder: Recorder, old: Callable[..., Tensor], x: Tensor, rate: float) -> Any:
-    return recorder.record(Step("op", "dropout", F.dropout), (x, rate), {}, _copy(x)) if rate else x
+def _dropout(recorder: Recorder, old: Callable[..., Tensor], x: Tensor, rate: float) -> object:
+    return recorder.record(Operation("op", "dropout", F.dropout), (x, rate), {}, _copy(x)) if rate else x
 
 
-def _function(recorder: Recorder, old: Callable[..., Tensor], *args: Any) -> Any:
+def _function(recorder: Recorder, old: Callable[..., Tensor], *args: object) -> object:
     """Call a pure function, printed as one."""
     scope = Scope(None, recorder.stack[-1].path, recorder.stack[-1], function=old.__name__)
-    return recorder.enter(scope, partial(old, *args), args, Step("call", "call"))
+    return recorder.enter(scope, partial(old, *args), args, Operation("call", "call"))
 
 
 def _experts(
@@ -156,7 +160,7 @@ def _experts(
         given, index = torch.ops.aten.alias(rows), torch.zeros((), device=rows.device)
         each = rows.new_empty(rows.shape[0], choice.experts.shape[1], rows.shape[1])
     arguments = tuple(map(recorder.value, (rows, choice.experts, choice.weights)))
-    step = Step("experts", config.weigh, config.num_experts, arguments, path=path, scope=here)
+    step = Operation("experts", config.weigh, config.num_experts, arguments, path=path, scope=here)
     step.outs = [recorder.new(each, Value(here, step, names=[(here, "each")]))]
     scope = Scope(part.experts, path, here)
     scope.given = [
