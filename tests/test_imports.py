@@ -23,7 +23,7 @@ ALLOWED = {
     "generation": "core functional components models recipe data",
     "runs": "core storage functional models recipe data generation",
     "training": "core storage functional components models recipe data generation runs",
-    "plain": "core functional components models recipe",
+    "plain": "core functional components models recipe api",
     "contracts": "core components models recipe data generation runs training",
     "reports": "core functional components models recipe generation contracts",
     "run": "core storage models recipe data generation runs training reports",

@@ -23,7 +23,7 @@ from tfkit.models.alone import callable_alone
 from tfkit.models.base import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.architecture.prepare import Preparer
-from tfkit.recipe.load import ReadingOptions, Recipe, check_sizes, read_for
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.text.faults import Faults
 from tfkit.recipe.text.node import Node
 from tfkit.recipe.text.source import from_value
@@ -57,6 +57,20 @@ def build(
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {dtype!r}")
     return build_model(loaded.blueprint(), device, dtype, seed)
+
+
+def check_sizes(recipe: Recipe) -> None:
+    """Raise UsageError if the size of the vocabulary or of the head depends on data."""
+    if recipe.unknown_vocab:
+        raise UsageError(
+            f"the vocab_size of the recipe '{recipe.name}' depends on an untrained tokenizer: train the recipe and "
+            'use run.model, or set a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
+        )
+    if recipe.unknown_labels:
+        raise UsageError(
+            f"the num_classes of the recipe '{recipe.name}' depends on an unread corpus: train the recipe and use "
+            'run.model, or set a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
+        )
 
 
 class ShapeOptions(BaseModel):

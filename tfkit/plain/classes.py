@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from tfkit.functional.dropout import Dropout
 from tfkit.plain.expressions import MARK, mark
@@ -43,7 +43,8 @@ class Keyed:
     """Modules or weights by name, in an nn.ModuleDict or nn.ParameterDict."""
 
     kind: str
-    children: tuple[tuple[str, Child], ...]
+    names: tuple[str, ...]
+    children: tuple[Child, ...]
 
 
 Child = str | Instance | Listed | Keyed
@@ -70,7 +71,7 @@ def flat(child: Child) -> str:
     if isinstance(child, Listed):
         return f"[{','.join(map(flat, child.children))}]{child.shared}"
     if isinstance(child, Keyed):
-        return f"{child.kind}({','.join(f'{name}:{flat(one)}' for name, one in child.children)})"
+        return f"{child.kind}{child.names}({','.join(map(flat, child.children))})"
     return child
 
 
@@ -80,7 +81,12 @@ def inside(child: Child) -> Iterator[str | Instance]:
         yield child
     else:
         for one in child.children:
-            yield from inside(one if isinstance(child, Listed) else one[1])  # type: ignore[arg-type, index]
+            yield from inside(one)
+
+
+def empty(tensor: Tensor) -> str:
+    """Write an uninitialized tensor."""
+    return f"torch.empty({', '.join(mark(size, 'width') for size in tensor.shape) or '()'})"
 
 
 def numbers(text: str) -> tuple[str, ...]:
@@ -172,10 +178,11 @@ class Classes:
                 children[name] = self.child(child)
         own = []
         for name, tensor in persistent(module):
-            made = f"torch.empty({', '.join(mark(size, 'width') for size in tensor.shape) or '()'})"
             is_weight = isinstance(tensor, nn.Parameter)
             own.append(
-                f"self.{name} = nn.Parameter({made})" if is_weight else f'self.register_buffer("{name}", {made})'
+                f"self.{name} = nn.Parameter({empty(tensor)})"
+                if is_weight
+                else f'self.register_buffer("{name}", {empty(tensor)})'
             )
         if scope.parent is None:
             own += list(self._ties())
@@ -197,14 +204,16 @@ class Classes:
             return f"nn.Embedding({mark(module.num_embeddings, 'rows')}, {mark(module.embedding_dim, 'width')})"
         if type(module).__module__.startswith("torch.nn") and not isinstance(module, (nn.Linear, *CONTAINERS)):
             return f"nn.{type(module).__name__}({module.extra_repr()})"
-        children = [(name, self.child(one)) for name, one in module.named_children() if weighs(one)]
-        shapes = {name: ", ".join(mark(size, "width") for size in one.shape) for name, one in persistent(module)}
-        tensors = [(name, f"torch.empty({shape or '()'})") for name, shape in shapes.items()]
+        children: list[tuple[str, Child]] = [
+            (name, self.child(one)) for name, one in module.named_children() if weighs(one)
+        ]
+        tensors: list[tuple[str, Child]] = [(name, empty(one)) for name, one in persistent(module)]
         if children and tensors:
             return self._grouped(Scope(module, "", self.root))
         if isinstance(module, nn.ParameterList):
-            return f"nn.ParameterList([{', '.join(made for _, made in tensors)}])"
-        return Keyed("nn.ParameterDict", tuple(tensors)) if tensors else Keyed("nn.ModuleDict", tuple(children))
+            return f"nn.ParameterList([{', '.join(map(empty, module))}])"
+        members = dict(tensors or children)
+        return Keyed(f"nn.{'Parameter' if tensors else 'Module'}Dict", tuple(members), tuple(members.values()))
 
     def _ties(self) -> Iterator[str]:
         """Yield the statements that share weights, without those shared in a list of modules, and that freeze some."""
@@ -323,7 +332,7 @@ class Classes:
 
     def _attribute(self, group: Pattern, column: Sequence[str]) -> str:
         """Name a number by the option or attribute of the modules that has it, else by its role."""
-        role, _ = str(MARK.fullmatch(column[0]).groups()[0]), None  # type: ignore[union-attr]
+        role, _ = column[0].strip("⟦⟧").split("|")
         found: set[str] | None = None
         for number, (_, module) in zip(column, group.instances, strict=True):
             options = dict(getattr(module, "config", ()))

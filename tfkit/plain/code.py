@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Unpack
 
+from tfkit.api import check_sizes
 from tfkit.core.blueprint import Blueprint, whole_numbers
 from tfkit.core.component import spell
 from tfkit.plain.classes import Classes
@@ -15,7 +16,7 @@ from tfkit.plain.proof import prove
 from tfkit.plain.smaller import smaller
 from tfkit.plain.text import quoted, text
 from tfkit.plain.watch import record
-from tfkit.recipe.load import ReadingOptions, Recipe, check_sizes, read_for
+from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 
 BATCH = 10007
 LENGTHS = (59, 113, 53, 109, 71, 211, 199, 97, 79, 89, 67, 61, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11, 7, 5, 3)

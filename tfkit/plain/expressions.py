@@ -1,4 +1,4 @@
-"""How recorded steps are written as Python: operators, functions of torch, methods, and lines that are not too long."""
+"""Recorded steps as Python expressions: operators, functions of torch, methods, and lines that are not too long."""
 
 from __future__ import annotations
 

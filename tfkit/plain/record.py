@@ -163,7 +163,7 @@ class Recorder(TorchFunctionMode):
             return self.record(Operation("op", attribute, func), (tensor,), {}, found)
         return found
 
-    def _size(self, name: str, args: Any, kwargs: Any) -> object:
+    def _size(self, name: str, args: Arguments, kwargs: Options) -> object:
         shape = self.sizes(args[0])
         if name == "numel":
             return Sizes(shape).numel()
@@ -222,7 +222,7 @@ class Recorder(TorchFunctionMode):
         if self.stack and inplace and not buffer:
             raise Unprintable(f"{self.where()} changes a tensor in place ({name})")
 
-    def _changes_nothing(self, step: Operation, args: Any, kwargs: Options, out: Any) -> bool:
+    def _changes_nothing(self, step: Operation, args: Arguments, kwargs: Options, out: Any) -> bool:
         """True for a product with 1.0, and for a slice of everything."""
         if not args or id(args[0]) not in self.values or kwargs:
             return False

@@ -71,7 +71,7 @@ class Filler:
 
     def _number(self, number: str, prefix: str = "") -> str:
         name, self.place = self.group.arguments.get(self.place), self.place + 1
-        return f"{prefix}{name}" if name else self.classes.constant(*numbers_of(number))
+        return f"{prefix}{name}" if name else self.classes.constant(*number.strip("⟦⟧").split("|"))
 
     def child(self, child: Child) -> str:
         """Write the expression that makes a child."""
@@ -81,7 +81,8 @@ class Filler:
             name, options = self.made(child)
             return f"{name}({', '.join(options)})"
         if isinstance(child, Keyed):
-            inner = ", ".join(f'"{name}": {self.child(one)}' for name, one in child.children)
+            members = zip(child.names, child.children, strict=True)
+            inner = ", ".join(f'"{name}": {self.child(one)}' for name, one in members)
             return f"{child.kind}({{{inner}}})"
         return f"nn.ModuleList({self.listed(child)})"
 
@@ -108,12 +109,6 @@ class Filler:
             return f"{made[0][0]}({names}) for {names} in {repeated(values)}"
         kinds = [f"lambda: {text}" if options else name for text, (name, options) in zip(texts, made, strict=True)]
         return f"kind() for kind in {repeated(kinds)}"
-
-
-def numbers_of(number: str) -> tuple[str, str]:
-    """Return the role and the text of a marked number."""
-    role, text = MARK.fullmatch(number).groups()  # type: ignore[union-attr]
-    return role, text
 
 
 def _class(group: Pattern, base: str | None, made: Sequence[str], body: Sequence[str]) -> list[str]:

@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 Arguments = Sequence[Any]  # of a function of torch
 Options = Mapping[str, Any]
+Origin = tuple[str, Any, Any]
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 class Size(int):
     """Size of an axis, or a sum or product of sizes; `origin` is ("shape", value, axis), or (sign, left, right)."""
 
-    origin: tuple[str, Any, Any]
+    origin: Origin
 
-    def __new__(cls, number: int, origin: tuple[str, Any, Any]) -> Size:
+    def __new__(cls, number: int, origin: Origin) -> Size:
         made = super().__new__(cls, number)
         made.origin = origin
         return made

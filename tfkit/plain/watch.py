@@ -127,10 +127,9 @@ def _module(recorder: Recorder, old: Callable[..., object], module: nn.Module, *
     return recorder.enter(scope, call, args, Operation("call", "call", path=path))
 
 
-def rate(module: nn.Module) -> float:
+def rate(module: Dropout | nn.Dropout) -> float:
     """Return the rate of a dropout module."""
-    found: float = module.rate if isinstance(module, Dropout) else module.p  # type: ignore[assignment]
-    return found
+    return module.rate if isinstance(module, Dropout) else module.p
 
 
 def _einops(recorder: Recorder, old: Callable[..., Tensor], *args: object, **sizes: int) -> object:

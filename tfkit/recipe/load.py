@@ -440,17 +440,3 @@ def _section(node: Node | None, model: type[AnySection], faults: Faults) -> AnyS
     except ValidationError as error:
         faults.invalid(prepared, error, model)
     return None
-
-
-def check_sizes(recipe: Recipe) -> None:
-    """Raise UsageError if the size of the vocabulary or of the head depends on data."""
-    if recipe.unknown_vocab:
-        raise UsageError(
-            f"the vocab_size of the recipe '{recipe.name}' depends on an untrained tokenizer: train the recipe and "
-            'use run.model, or set a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
-        )
-    if recipe.unknown_labels:
-        raise UsageError(
-            f"the num_classes of the recipe '{recipe.name}' depends on an unread corpus: train the recipe and use "
-            'run.model, or set a number, as in load_recipe(..., overrides={"model.head.num_classes": 2})'
-        )
