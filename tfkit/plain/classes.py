@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from tfkit.functional.dropout import Dropout
 from tfkit.plain.expressions import MARK, mark
 from tfkit.plain.inputs import Unprintable
 from tfkit.plain.lines import Forward
-from tfkit.plain.record import persistent, weighs
+from tfkit.plain.record import CONTAINERS, is_leaf, persistent, weighs
 from tfkit.plain.values import Scope, Value, within
 from tfkit.plain.watch import Recording, rate
 
 RESERVED = {"F", "nn", "torch", "Tensor"}
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 ROLES = {"width": "width", "rows": "rows", "": "value", "index": "value", "dim": "value", "shape": "value"}
 
 
@@ -86,7 +87,8 @@ def inside(child: Child) -> Iterator[str | Instance]:
 
 def empty(tensor: Tensor) -> str:
     """Write an uninitialized tensor."""
-    return f"torch.empty({', '.join(mark(size, 'width') for size in tensor.shape) or '()'})"
+    dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+    return f"torch.empty({', '.join(mark(size, 'width') for size in tensor.shape) or '()'}{dtype})"
 
 
 def numbers(text: str) -> tuple[str, ...]:
@@ -172,10 +174,12 @@ class Classes:
         """Return the children of a class by name, and the statements that make its weights."""
         drops = {step.path for step in scope.steps if step.kind == "dropout"}
         children: dict[str, Child] = {}
-        for name, child in module.named_children():
+        firsts: dict[nn.Module, str] = {}
+        for name, child in module._modules.items():
             path = f"{scope.path}.{name}" if scope.path else name
-            if weighs(child) or path in drops:
-                children[name] = self.child(child)
+            if child is not None and (weighs(child) or path in drops):
+                first = firsts.setdefault(child, name)
+                children[name] = self.child(child) if first == name else f"self.{first}"
         own = []
         for name, tensor in persistent(module):
             is_weight = isinstance(tensor, nn.Parameter)
@@ -200,10 +204,8 @@ class Classes:
         if isinstance(module, nn.Linear) and module.weight.dim() == 2:
             sizes = f"{mark(module.in_features, 'width')}, {mark(module.out_features, 'width')}"
             return f"nn.Linear({sizes}{'' if module.bias is not None else ', bias=False'})"
-        if isinstance(module, nn.Embedding):
-            return f"nn.Embedding({mark(module.num_embeddings, 'rows')}, {mark(module.embedding_dim, 'width')})"
-        if type(module).__module__.startswith("torch.nn") and not isinstance(module, (nn.Linear, *CONTAINERS)):
-            return f"nn.{type(module).__name__}({module.extra_repr()})"
+        if is_leaf(module) and not isinstance(module, nn.Linear):
+            return f"nn.{type(module).__name__}({self._options(module)})"
         children: list[tuple[str, Child]] = [
             (name, self.child(one)) for name, one in module.named_children() if weighs(one)
         ]
@@ -215,6 +217,16 @@ class Classes:
         members = dict(tensors or children)
         return Keyed(f"nn.{'Parameter' if tensors else 'Module'}Dict", tuple(members), tuple(members.values()))
 
+    def _options(self, module: nn.Module) -> str:
+        """Write the arguments of a module of torch."""
+        if isinstance(module, nn.Sequential):
+            return ", ".join(flat(self.child(one)) for one in module)
+        options = re.sub(r"=([a-z]\w*)", r'="\1"', module.extra_repr())
+        if isinstance(module, nn.Embedding):
+            sizes = f"{mark(module.num_embeddings, 'rows')}, {mark(module.embedding_dim, 'width')}"
+            return ", ".join([sizes, *options.split(", ")[2:]])
+        return options
+
     def _ties(self) -> Iterator[str]:
         """Yield the statements that share weights, without those shared in a list of modules, and that freeze some."""
         for first, *others in self.recorder.tied:
@@ -222,17 +234,18 @@ class Classes:
                 if not self._shared(first.split("."), other.split(".")):
                     yield f"self.{self.access(other, '')} = self.{self.access(first, '')}"
         for path, module in self.model.named_modules():
-            for name, tensor in persistent(module) if isinstance(module, (nn.Linear, nn.Embedding)) else ():
-                if not (isinstance(tensor, nn.Parameter) and tensor.requires_grad):
+            for name, tensor in persistent(module):
+                if not tensor.requires_grad and (isinstance(tensor, nn.Parameter) or isinstance(module, nn.Linear)):
                     yield f"self.{self.access(f'{path}.{name}', '')}.requires_grad_(False)"
 
     def _shared(self, one: Sequence[str], other: Sequence[str]) -> bool:
-        """True if both paths go through one module that is twice in a list."""
+        """True if both paths go through one module that has two names, or is all modules of a list."""
         for end in range(1, min(len(one), len(other))):
             paths, folder = (".".join(one[:end]), ".".join(other[:end])), ".".join(one[: end - 1])
             if paths[0] != paths[1] and self.model.get_submodule(paths[0]) is self.model.get_submodule(paths[1]):
-                modules = self.model.get_submodule(folder)
-                return isinstance(modules, nn.ModuleList) and len(set(map(id, modules))) == 1
+                parent = self.model.get_submodule(folder)
+                siblings = one[: end - 1] == other[: end - 1]
+                return siblings and (not isinstance(parent, nn.ModuleList) or len(set(map(id, parent))) == 1)
         return False
 
     # names within a class

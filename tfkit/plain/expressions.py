@@ -18,14 +18,14 @@ WIDE = 120  # most characters in a line
 BINARY = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "true_divide": "/", "truediv": "/", "floor_divide": "//",
     "floordiv": "//", "remainder": "%", "mod": "%", "matmul": "@", "pow": "**", "and": "&", "or": "|", "xor": "^",
-    "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&", "logical_or": "|",
+    "lshift": "<<", "rshift": ">>", "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&", "logical_or": "|",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
 LEVELS = {
-    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1), "|": 2, "^": 3, "&": 4, **dict.fromkeys("+-", 5),
-    **dict.fromkeys(("*", "/", "//", "%", "@"), 6), "~": 7, "**": 8,
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1), "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, **dict.fromkeys("+-", 6),
+    **dict.fromkeys(("*", "/", "//", "%", "@"), 7), "~": 8, "**": 9,
 }  # fmt: skip
-ATOM = 9  # names, calls, numbers
+ATOM = 10  # names, calls, numbers
 UNARY = {"neg": "-", "invert": "~", "bitwise_not": "~", "logical_not": "~"}
 PROPERTIES = ("T", "mT", "H", "real", "imag")
 MODULES: tuple[tuple[ModuleType, str], ...] = (
@@ -132,7 +132,7 @@ class Phrasing:
         """Write a function of torch, or else a method."""
         name = step.name
         if name == "dropout":
-            return f"F.dropout({args[0]}, {args[1]}, self.training)"
+            return f"F.dropout({args[0]}, {[*args[1:2], kwargs.get('p', '0.5')][0]}, self.training)"
         if name == "scaled_dot_product_attention":
             return f"F.{name}({_joined(args[:3], _attention(args[3:], kwargs))})"
         args = args[:5] if name == "layer_norm" else args  # without torch.layer_norm's choice of cuDNN
@@ -201,8 +201,13 @@ def wrapped(text: str, indent: int, comment: str = "") -> list[str]:
         return [line]
     start, end = found
     inner = text[start + 1 : end]
-    generated = " for " in inner and _level(inner.split(" for ")[0]) == ATOM
-    pieces = re.split(r" (?=for )| (?=\+ [\[(])", inner) if generated else _split(inner)
+    first, *more = _split(inner, " for ")
+    generated = bool(more) and _level(first) == ATOM
+    if generated:
+        target, *sums = _split(more[0], " + ")
+        pieces = [first, f"for {target}", *(f"+ {one}" for one in sums)]
+    else:
+        pieces = _split(inner)
     parts = [" " * (indent + 4) + (" " if generated else ", ").join(pieces)]
     if len(parts[0]) > WIDE:
         called = len(pieces) > 1 or text[start - 1 : start].isidentifier()
@@ -223,12 +228,12 @@ def _last_bracket(text: str) -> tuple[int, int] | None:
     return found
 
 
-def _split(text: str) -> list[str]:
-    """Split arguments at the commas outside of brackets."""
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Split a text where a separator is outside of brackets."""
     pieces, depth, begin = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
+        if not depth and text.startswith(separator, place):
             pieces.append(text[begin:place].strip())
-            begin = place + 1
+            begin = place + len(separator)
     return [piece for piece in [*pieces, text[begin:].strip()] if piece]

@@ -30,7 +30,8 @@ READS |= {f"__{name}__" for name in ("bool", "int", "index", "float", "contains"
 FACTS = {"requires_grad_", "detach_", "__set__", "is_same_size"}
 KEEPS_NAME = {"masked_fill", "to", "float", "double", "clamp", "__getitem__", "view", "reshape", "transpose"}
 NAMED = {"cos": "cosine", "sin": "sine", "arange": "index", "topk": "best"}
-DROPPED = {"device", "pin_memory"}  # arguments that are not printed
+DROPPED = {"device", "pin_memory", "_stacklevel"}  # arguments that are not printed
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 FEW = 64  # most numbers of a constant tensor that is printed
 
 
@@ -38,6 +39,12 @@ def persistent(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Return the own weights and buffers of a module that its state_dict has."""
     buffers = [(name, one) for name, one in module._buffers.items() if name not in module._non_persistent_buffers_set]
     return [(name, one) for name, one in (*module._parameters.items(), *buffers) if one is not None]
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """True for a module of torch that is called as it is: one without children, or a sequence of such."""
+    known = type(module).__module__.startswith("torch.nn") and not isinstance(module, CONTAINERS)
+    return known and all(map(is_leaf, module.children())) and (isinstance(module, nn.Sequential) or not module._modules)
 
 
 def weighs(module: nn.Module) -> bool:

@@ -26,7 +26,7 @@ from tfkit.functional.rotate import rotate
 from tfkit.functional.view import with_tensors
 from tfkit.models.build import build_model
 from tfkit.plain.inputs import Unprintable, tensors
-from tfkit.plain.record import Recorder, persistent
+from tfkit.plain.record import Recorder, is_leaf, persistent
 from tfkit.plain.values import Operation, Scope, Size, Value
 
 LOCK = threading.Lock()  # what is replaced is global to the process
@@ -118,9 +118,11 @@ def _module(recorder: Recorder, old: Callable[..., object], module: nn.Module, *
     if isinstance(module, nn.Linear) and type(module.weight) is not nn.Parameter:  # of one expert
         return F.linear(args[0], module.weight, module.bias)
     path = recorder.path_of(module)
-    if type(module).__module__.startswith("torch.nn"):
+    if is_leaf(module):
+        stack, recorder.stack = recorder.stack, []
         with torch._C.DisableTorchFunction():
             out = module.forward(*args, **kwargs)
+        recorder.stack = stack
         return recorder.record(Operation("leaf", "leaf", path=path), args, kwargs, out)
     scope = Scope(recorder.twins.get(id(module), module), path, recorder.stack[-1])
     call = partial(old, module, *args, **kwargs)
