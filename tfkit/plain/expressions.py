@@ -21,10 +21,8 @@ BINARY = {
     "lshift": "<<", "rshift": ">>", "bitwise_and": "&", "bitwise_or": "|", "logical_and": "&", "logical_or": "|",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
-LEVELS = {
-    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1), "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, **dict.fromkeys("+-", 6),
-    **dict.fromkeys(("*", "/", "//", "%", "@"), 7), "~": 8, "**": 9,
-}  # fmt: skip
+BINDING = ("== != < <= > >=", "|", "^", "&", "<< >>", "+ -", "* / // % @", "~", "**")  # weakest first
+LEVELS = {sign: level for level, signs in enumerate(BINDING, 1) for sign in signs.split()}
 ATOM = 10  # names, calls, numbers
 UNARY = {"neg": "-", "invert": "~", "bitwise_not": "~", "logical_not": "~"}
 PROPERTIES = ("T", "mT", "H", "real", "imag")
