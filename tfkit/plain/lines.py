@@ -15,23 +15,7 @@ from tfkit.plain.record import LAYER
 from tfkit.plain.values import Operation, Scope, Value, sized_in
 
 # names that say nothing, and names that the text needs
-WEAK = {
-    "x",
-    "out",
-    "y",
-    "a",
-    "b",
-    "t",
-    "made",
-    "turned",
-    "joined",
-    "found",
-    "result",
-    "rows",
-    "tensor",
-    "value_",
-    "merged",
-}
+WEAK = {"x", "y", "a", "b", "t", "out", "made", "turned", "joined", "found", "result", "rows", "tensor", "merged"}
 TAKEN = {"self", "F", "nn", "torch", "rearrange", "repeat", "reduce", "math", "input", "range", "zip", "len", "layer"}
 TAKEN |= {"batch", "time", "kind", "kinds", "row", "place", *keyword.kwlist}
 SHORT, SHORT_WEAK, RETURNED = 26, 62, 96  # most characters of a step that is written into another one
@@ -87,7 +71,7 @@ class Unit:
 
 
 def units(scope: Scope, model: nn.Module) -> list[Unit]:
-    """Pattern the steps of a scope: calls of all layers of a list, each on the result of the one before, are a loop."""
+    """Group the steps of a scope: calls of all layers of a list, each on the result of the one before, are a loop."""
     found, index = [], 0
     while index < len(scope.steps):
         count = _chain(scope.steps, index, model)
@@ -179,15 +163,12 @@ class Forward:
                 yield value
 
     def _statement(self, unit: Unit, index: int) -> Iterator[Line]:
-        if unit.is_loop:
-            yield from self._loop(unit, index)
-            return
         step = unit.steps[0]
-        text = "" if step.kind == "experts" else self.writer.step(step)
-        names = [self._new(value, index) if value in self.last else "_" for value in unit.outs]
-        if step.kind == "experts":
-            yield from self._experts(step, names[0])
+        if unit.is_block:
+            yield from self._loop(unit, index) if unit.is_loop else self._experts(step, index)
             return
+        text = self.writer.step(step)
+        names = [self._new(value, index) if value in self.last else "_" for value in unit.outs]
         target = ", ".join(names) + "," * (step.many and len(names) == 1)
         if step.nested is not None:
             left = iter(names)
@@ -225,9 +206,10 @@ class Forward:
         yield Line(f"for layer, kind in zip({layers}, {repeated([str(kinds.index(one)) for one in more])}):")
         yield Line(f"{name} = layer({name}, *kinds[kind])", 4)
 
-    def _experts(self, step: Operation, name: str) -> Iterator[Line]:
+    def _experts(self, step: Operation, index: int) -> Iterator[Line]:
         """Write the loop over experts, each applied to the rows that chose it."""
         rows, chosen, weights = map(self.written, step.args)
+        name = self._new(step.outs[0], index)
         given = f"{rows}[row]" + (f" * {weights}[row, place, None]" if step.name == "input" else "")
         yield Line(f"{name} = {rows}.new_empty(*{chosen}.shape, {rows}.shape[-1])", comment="[tokens, active, width]")
         yield Line(f"for expert in range({mark(step.function, 'num_experts')}):")
@@ -249,9 +231,7 @@ class Forward:
         usual = value.usual if value.usual and value.usual not in TAKEN and not value.usual.isdigit() else None
         given = value in self.scope.inputs and self.scope.parent is not None
         outer = [name.removeprefix("decoder_") for _, name in value.names if name not in WEAK | TAKEN] if given else []
-        return next(
-            iter([*([usual] if usual else []), *outer, *own, *[name for name in inner if name not in TAKEN], "x"])
-        )
+        return next(name for name in (usual, *outer, *own, *inner, "x") if name and name not in TAKEN)
 
     def _new(self, value: Value, now: int) -> str:
         """Name a value that is made by line `now`; names whose values are not read after it are free."""
@@ -278,12 +258,8 @@ def repeated(words: Sequence[str]) -> str:
             count = (len(words) - start) // period
             unit, rest = words[start : start + period], words[start + count * period :]
             if words[start:] == unit * count + rest and len(rest) <= period:
-                once = _runs(unit)
-                parts = [
-                    _runs(words[:start]),
-                    f"({once}) * {count}" if " + " in once else f"{once} * {count}",
-                    _runs(rest),
-                ]
+                once = f"({_runs(unit)})" if " + " in _runs(unit) else _runs(unit)
+                parts = (_runs(words[:start]), f"{once} * {count}", _runs(rest))
                 written.append(" + ".join(filter(None, parts)))
     return min(written, key=len)
 

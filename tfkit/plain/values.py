@@ -134,6 +134,7 @@ class Scope:
     path: str
     parent: Scope | None
     function: str = ""
+    always: bool = False  # all given tensors are arguments, even if they are not read
     steps: list[Operation] = field(default_factory=list)
     given: list[Value] = field(default_factory=list)  # arguments of the call, in their order
     inputs: list[Value] = field(default_factory=list)  # tensors from outside that the body reads

@@ -81,13 +81,9 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
 
     replace(nn.Module, "__call__", _module)
     replace(Experts, "_chosen", _experts)
-    functions: dict[object, Callable[..., object]] = {
-        **dict.fromkeys(EINOPS, _einops),
-        dropout: _dropout,
-        rotate: _function,
-    }
-    functions |= dict.fromkeys((band_of, announce), lambda *_: None)  # a faster kernel computes the same
-    by_id = {id(old): new for old, new in functions.items()}
+    by_id: dict[int, Callable[..., object]] = {id(dropout): _dropout, id(rotate): _function}
+    by_id |= dict.fromkeys(map(id, EINOPS), _einops)
+    by_id |= dict.fromkeys(map(id, (band_of, announce)), lambda *_: None)  # a faster kernel computes the same
     for module in [one for name, one in list(sys.modules.items()) if not name.startswith(("torch.", "einops."))]:
         for name, one in list(vars(module).items()):
             if id(one) in by_id:
@@ -163,10 +159,9 @@ def _experts(
     arguments = tuple(map(recorder.value, (rows, choice.experts, choice.weights)))
     step = Operation("experts", config.weigh, config.num_experts, arguments, path=path, scope=here)
     step.outs = [recorder.new(each, Value(here, step, names=[(here, "each")]))]
-    scope = Scope(part.experts, path, here)
-    scope.given = [
-        recorder.new(one, Value(scope, names=[(scope, name)])) for name, one in (("x", given), ("expert", index))
-    ]
+    scope = Scope(part.experts, path, here, always=True)
+    for name, one in (("x", given), ("expert", index)):
+        scope.given.append(recorder.new(one, Value(scope, names=[(scope, name)])))
     recorder.stack.append(scope)
     twin = _expert(recorder, part.experts, scope.given[1])
     out = twin.forward(given, context)
@@ -206,12 +201,9 @@ def _reduce(recording: Recording) -> None:
                 _carry(value, scope)
     _carry(recording.result, recording.root)
     for scope in scopes:
-        experts = scope.parent is not None and any(
-            one.child is scope and one.kind == "experts" for one in scope.parent.steps
-        )
-        if experts and not set(scope.inputs) <= set(scope.given):
+        if scope.always and not set(scope.inputs) <= set(scope.given):
             raise Unprintable(f"an expert at {scope.path} reads more than its rows")
-        given = [one for one in scope.given if experts or one in scope.inputs]
+        given = [one for one in scope.given if scope.always or one in scope.inputs]
         scope.inputs = list(dict.fromkeys([*given, *scope.inputs]))
 
 
