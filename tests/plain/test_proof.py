@@ -55,8 +55,12 @@ def test_a_text_is_compared_with_its_model() -> None:
     blueprint, state = load_recipe({"tfkit": 1, "model": MODEL}).blueprint(), torch.get_rng_state()
     prove(blueprint, TEXT, "Decoder", ["input_ids"])
     assert torch.equal(torch.get_rng_state(), state)
-    wrong = [("F.relu", "F.gelu", "computes something else as printed"), ('"down": nn', '"other": nn', "has other weights"),
-             ("(input_ids)", "(input_ids).detach()", "something else"), ("(input_ids)", "(ids)", "fails for 2 x 11")]  # fmt: skip
+    wrong = [
+        ("F.relu", "F.gelu", "computes something else as printed"),
+        ('"down": nn', '"other": nn', "has other weights"),
+        ("(input_ids)", "(input_ids).detach()", "something else"),
+        ("(input_ids)", "(ids)", "fails for 2 x 11"),
+    ]
     for old, new, message in wrong:
         with pytest.raises(Unprintable, match=message):
             prove(blueprint, TEXT.replace(old, new), "Decoder", ["input_ids"])

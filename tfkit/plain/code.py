@@ -92,9 +92,9 @@ def _differing(text: str, other: str) -> str:
     """Return the first class in which two texts differ."""
     name = "the model"
     for line, different in zip(_bare(text).splitlines(), _bare(other).splitlines(), strict=False):
+        name = line.split("(")[0] if line.startswith(("class ", "def ")) else name
         if line != different:
             break
-        name = line.split("(")[0] if line.startswith(("class ", "def ")) else name
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from tfkit.plain.inputs import Unprintable, tensors
 # batch, tokens, tokens of the source; one is a long text, and the first is also differentiated
 SIZES = ((2, 11, 13), (3, 7, 9), (1, 1, 2), (1, 2, 1), (2, 180, 150))
 NOISE = 0.05  # standard deviation of the noise on every weight, so that none is zero or one
+FILE = "<printed>"  # file name of the text in tracebacks
 CLOSE = 1e-6  # largest difference, relative to the largest value
 
 
@@ -53,7 +55,10 @@ def _failing(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise Unprintable(f"the printed text {what}: {on_one_line(f'{type(error).__name__}: {error}', 300)}") from error
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == FILE]
+        where = f" in {frames[-1].f_code.co_qualname}" if len(frames) > 1 else ""
+        reason = on_one_line(f"{type(error).__name__}: {error}", 300)
+        raise Unprintable(f"the printed text {what}{where}: {reason}") from error
 
 
 def _noisy(blueprint: Blueprint) -> Model:
@@ -73,7 +78,7 @@ def _executed(text: str, name: str) -> nn.Module:
     """Execute the text and build its class, without changing the global RNG."""
     space: dict[str, Any] = {"__name__": "printed"}
     with _failing("fails"), torch.random.fork_rng(devices=[]):
-        exec(compile(text, "<printed>", "exec", dont_inherit=True), space)
+        exec(compile(text, FILE, "exec", dont_inherit=True), space)
         twin: nn.Module = space[name]()
     return twin.eval()
 
