@@ -18,7 +18,7 @@ from tfkit.plain.values import Operation, Scope, Value, sized_in
 WEAK = {"x", "y", "a", "b", "t", "out", "made", "turned", "joined", "found", "result", "rows", "tensor", "merged"}
 TAKEN = {"self", "F", "nn", "torch", "rearrange", "repeat", "reduce", "math", "input", "range", "zip", "len", "layer"}
 TAKEN |= {"batch", "time", "kind", "kinds", "row", "place", *keyword.kwlist}
-SHORT, SHORT_WEAK, RETURNED = 26, 62, 96  # most characters of a step that is written into another one
+SHORT, SHORT_WEAK, RETURNED = 26, 72, 96  # most characters of a step that is written into another one
 NAME = 6  # characters of a name, about
 END = 1 << 30  # index after all lines
 
