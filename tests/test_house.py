@@ -18,29 +18,29 @@ ANY, IGNORED = 487, 36  # lower them with the code
 QUICK = 2200  # cases of the quick suite
 # lines of each room and of the tests; a change that needs more says so where it is described
 ROOMS = {
-    "__init__.py": 71,
+    "__init__.py": 73,
     "__main__.py": 5,
-    "api.py": 187,
-    "cli": 3319,
+    "api.py": 192,
+    "cli": 3401,
     "components": 4703,
-    "contracts": 4174,
-    "core": 3588,
+    "contracts": 4198,
+    "core": 3593,
     "data": 5904,
-    "functional": 1626,
+    "functional": 1629,
     "generation": 4282,
-    "interop": 10899,
+    "interop": 10927,
     "models": 1969,
-    "plain": 950,
-    "recipe": 6918,
-    "reports": 3585,
+    "plain": 2351,
+    "recipe": 6922,
+    "reports": 3586,
     "run": 972,
     "runs": 2799,
     "skeletons": 875,
     "storage": 901,
-    "studies": 4443,
+    "studies": 4440,
     "training": 9019,
 }
-TESTS = 50_257
+TESTS = 50_643
 
 
 @cache
