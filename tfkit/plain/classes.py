@@ -15,7 +15,7 @@ from tfkit.functional.dropout import Dropout
 from tfkit.plain.expressions import MARK, mark
 from tfkit.plain.inputs import Unprintable
 from tfkit.plain.lines import Forward
-from tfkit.plain.record import CONTAINERS, is_leaf, persistent, weighs
+from tfkit.plain.record import is_leaf, persistent, weighs
 from tfkit.plain.values import Scope, Value, within
 from tfkit.plain.watch import Recording, rate
 
@@ -111,6 +111,10 @@ class Classes:
             if scope.module is not None:
                 self.scopes.setdefault(id(scope.module), scope)
         self.top = self.of(self.root)
+        for scope in self.root.under():
+            one, first = self.of(scope), self.of(self.scopes.get(id(scope.module), scope))
+            if isinstance(one, Instance) and isinstance(first, Instance) and one.group != first.group:
+                raise Unprintable(f"{scope.path} is called in two ways, which cannot be printed as one class")
         self._names()
         for group in self.groups:
             self._arguments(group)
@@ -269,7 +273,7 @@ class Classes:
             return module.weight.dim() == 2
         ours = not type(module).__module__.startswith("torch.nn")
         both = bool(persistent(module)) and any(map(weighs, module.children()))
-        return both if ours else not isinstance(module, CONTAINERS)
+        return both if ours else is_leaf(module)
 
     def _weight(self, value: Value, scope: Scope) -> str:
         path = next(path for path in value.paths if within(path, scope.path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 from tfkit.api import check_sizes
@@ -18,8 +19,8 @@ from tfkit.plain.text import quoted, text
 from tfkit.plain.watch import record
 from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 
-BATCH = 10007
-LENGTHS = (59, 113, 53, 109, 71, 211, 199, 97, 79, 89, 67, 61, 47, 43, 41, 37, 31, 29, 23, 19, 17, 13, 11, 7, 5, 3)
+BATCH, LONG = 10007, 2048
+LENGTHS = (59, 1031, 53, 1021, 113, 109, 71, 97, 79, 89, 67, 61, 47, 43, 41, 37, 31, 29, 23, 17, 13, 11, 7, 5, 3, 2, 1)
 # names for a number by its role, best first
 BY_ROLE = {
     "width": ("D_MODEL", "D_FF", "EXPERT_D_FF", "VOCAB_SIZE"),
@@ -28,6 +29,7 @@ BY_ROLE = {
     "num_experts": ("NUM_EXPERTS",),
     "shape": ("D_MODEL",),
 }
+HEADS = ("NUM_HEADS", "NUM_KV_HEADS")
 LENGTH = "it has a Python loop over time, or a size in a condition, which a file cannot say"
 LOAD = '''
 
@@ -79,13 +81,19 @@ def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> 
     small = smaller(recipe)
     if small is None:
         raise Unprintable("the text cannot be tried: no smaller version of the recipe is valid")
-    few = small.blueprint()
+    few = _longer(small.blueprint())
     tried, name = _text(few, names, 0, usable)
     longer, _ = _text(few, names, 1, usable)
     if _bare(longer) != _bare(tried):
         raise Unprintable(f"{_differing(tried, longer)} depends on the length of the text: {LENGTH}")
     prove(few, tried, name, names)
     return f'"""{quoted(recipe.name)}, as plain PyTorch."""\n\n{_text(blueprint, names, 0, usable)[0]}'
+
+
+def _longer(blueprint: Blueprint) -> Blueprint:
+    """Let a model read texts that are long enough to tell lengths from other numbers."""
+    sides = {plan.side: plan for plan in blueprint.stacks() if plan.max_length is not None}
+    return replace(blueprint, **{side: replace(plan, max_length=LONG) for side, plan in sides.items()})  # type: ignore[arg-type]
 
 
 def _differing(text: str, other: str) -> str:
@@ -134,14 +142,12 @@ def _ending(blueprint: Blueprint, inputs: Sequence[str]) -> str:
 
 
 def lengths(blueprint: Blueprint, choice: int) -> dict[str, int]:
-    """Return sizes of batch, time and source that no number of the model is near."""
+    """Return sizes of batch, time and source that no number of the model equals or is near, as far as possible."""
     numbers = {value for values in _named(blueprint).values() for value in values}
     near = {value // by + more for value in numbers for by in (1, 2, 4) for more in (-1, 0, 1)}
     most = min(plan.max_length or LENGTHS[1] for plan in blueprint.stacks())
-    free = [length for length in LENGTHS if length <= most and length not in near]
-    if len(free) < 4:
-        raise Unprintable(f"texts of at most {most} tokens are too short to record")
-    return {"batch": BATCH, "time": free[choice], "source": free[choice + 2]}
+    free = sorted((one for one in LENGTHS if one <= most), key=lambda one: (one in numbers) + (one in near))
+    return {"batch": BATCH, "time": free[choice], "source": (free[choice + 2 :] or free)[0]}
 
 
 def _named(blueprint: Blueprint) -> dict[str, list[int]]:
@@ -176,7 +182,7 @@ class Constants:
         self.values = {
             name: values.pop()
             for name, values in named.items()
-            if len(values) == 1 and (name not in sided or len(named[name.split("_", 1)[1]]) > 1)
+            if len(values) == 1 and "_" in name and (name not in sided or len(named[name.split("_", 1)[1]]) > 1)
         }
         self._used: set[str] = set()
 
@@ -195,12 +201,8 @@ class Constants:
             names = [name for name in names if name in BY_ROLE[role]]
         best = sorted(names, key=lambda name: [*BY_ROLE.get(role, ()), name].index(name))
         if not best and role == "width":
-            pairs = [(one, "HEAD_DIM") for one in ("NUM_HEADS", "NUM_KV_HEADS")]
-            best = [
-                f"{one} * {other}"
-                for one, other in pairs
-                if self.values.get(one, 0) * self.values.get(other, 0) == value
-            ]
+            of_head = self.values.get("HEAD_DIM", 0)
+            best = [f"{one} * HEAD_DIM" for one in HEADS if self.values.get(one, 0) * of_head == value]
         if best and role != "shape":
             self._used.update(best[0].split(" * "))
         return best[0] if best else number

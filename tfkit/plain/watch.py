@@ -117,12 +117,20 @@ def _module(recorder: Recorder, old: Callable[..., object], module: nn.Module, *
     if is_leaf(module):
         stack, recorder.stack = recorder.stack, []
         with torch._C.DisableTorchFunction():
-            out = module.forward(*args, **kwargs)
+            out = _recurrent(module, *args) if isinstance(module, nn.RNNBase) else module.forward(*args, **kwargs)
         recorder.stack = stack
         return recorder.record(Operation("leaf", "leaf", path=path), args, kwargs, out)
+    if type(module).__module__.startswith("torch.nn"):  # a sequence of one's own modules
+        return old(module, *args, **kwargs)
     scope = Scope(recorder.twins.get(id(module), module), path, recorder.stack[-1])
     call = partial(old, module, *args, **kwargs)
     return recorder.enter(scope, call, args, Operation("call", "call", path=path))
+
+
+def _recurrent(module: nn.RNNBase, x: Tensor, *state: object) -> tuple[Tensor, object]:
+    """Return tensors of the shapes that a recurrence of torch returns; on meta, every step takes long."""
+    out, last = module.forward(x.narrow(int(module.batch_first), 0, 1), *state)
+    return out.new_empty(*x.shape[:-1], out.shape[-1]), last
 
 
 def rate(module: Dropout | nn.Dropout) -> float:
