@@ -27,6 +27,7 @@ from tfkit.plain.smaller import smaller
 from tfkit.recipe.load import Recipe
 
 from ..sampling import each, looped
+from .__main__ import FROZEN
 
 FULL, SLOW = pytest.mark.full, pytest.mark.slow
 FEW = ["gpt2", "bert-base", "transformer-base", "mixtral-8x7b", "gemma-2-2b"]
@@ -116,6 +117,11 @@ def test_at_its_real_size_it_is_short_and_has_the_weights(names: list[str]) -> N
         assert not weights(executed(text, "meta")) ^ weights(build_model(shipped(name).blueprint(), device="meta"))
 
     each(texts.items(), check)
+
+
+@looped(("name", "file"), FROZEN.items())
+def test_the_text_is_what_was_read(name: str, file: Path) -> None:
+    assert code(name) == file.read_text("utf-8"), "write it with: python -m tests.plain, and read what changed"
 
 
 @pytest.mark.full
