@@ -64,7 +64,7 @@ def check_sizes(recipe: Recipe) -> None:
     if recipe.unknown_vocab:
         raise UsageError(
             f"the vocab_size of the recipe '{recipe.name}' depends on an untrained tokenizer: train the recipe and "
-            'use run.model, or set a number, as in load_recipe(..., overrides={"model.vocab_size": 8000})'
+            'use its run, or set a number (--set model.vocab_size=8000, overrides={"model.vocab_size": 8000})'
         )
     if recipe.unknown_labels:
         raise UsageError(

@@ -162,7 +162,7 @@ def _summary(recipe: Recipe) -> str:
 @DTYPE
 @EXACT_JSON
 @click.option("--code", is_flag=True, help="Print the model as one file of plain PyTorch instead.")
-@click.option("--with", "inputs", default="", metavar="NAMES", help="More inputs: attention_mask,token_type_ids.")
+@click.option("--with", "inputs", multiple=True, metavar="NAMES", help="More inputs: attention_mask,token_type_ids.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE.py", help="Write the code to FILE.py.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE.py.")
 @reads_recipe
@@ -173,7 +173,7 @@ def show_command(
     dtype: str,
     as_json: bool,
     code: bool,
-    inputs: str,
+    inputs: tuple[str, ...],
     out: Path | None,
     force: bool,
     reading: ReadOptions,
@@ -191,7 +191,7 @@ def show_command(
     loaded = loaded.named(folder.resolve().name) if folder.is_dir() else loaded
     loaded.tell_warnings()
     if code:
-        _print_code(loaded, [name.strip() for name in inputs.split(",") if name.strip()], out, force)
+        _print_code(loaded, ",".join(inputs).replace(" ", "").strip(",").split(",") if inputs else [], out, force)
         return
     import torch
 

@@ -133,6 +133,7 @@ class Phrasing:
             return f"F.dropout({args[0]}, {[*args[1:2], kwargs.get('p', '0.5')][0]}, self.training)"
         if name == "scaled_dot_product_attention":
             return f"F.{name}({_joined(args[:3], _attention(args[3:], kwargs))})"
+        kwargs |= {"training": "self.training"} if kwargs.get("training") == "True" else {}
         args = args[:5] if name == "layer_norm" else args  # without torch.layer_norm's choice of cuDNN
         if name == "arange" and len(args) == 2 and bare(args[0]) == "0":
             args = args[1:]
