@@ -279,6 +279,12 @@ class Stubborn(torch.optim.SGD):
                 weight.data -= 0.01 * (0 if weight.grad is None else weight.grad)
 
 
+def grown(old: Any, training: Any, _: object) -> None:
+    """Multiply a weight by the number of calls, which no state has."""
+    old.__self__.calls += 1
+    next(training.model.parameters()).mul_(old.__self__.calls)
+
+
 class Hidden(torch.optim.SGD):
     """Momentum that no state_dict has."""
 
@@ -547,6 +553,7 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
             "model.decoder.* is not a parameter",
         ),
         ("callback_state", but(Ema, load=lambda *_: None), "the state of a resumed callback differs"),
+        ("callback_state", but(Callback, changes_weights=True, step=grown, calls=0), "changes decoder.* differently"),
     ],
     ("schedule", Constant, "lr"): [
         ("rates", lambda old, step, total, _: old.__self__.peak * (1 - 2 * step / total), "1 has the learning rate -"),

@@ -18,6 +18,7 @@ from tfkit.recipe.load import load_saved
 from tfkit.run import load_run
 from tfkit.runs.weights import Weights
 from tfkit.training.callback import Callback, Training
+from tfkit.training.loop import Trainer
 
 from ..documents import ROOT
 from ..sampling import looped
@@ -132,6 +133,69 @@ def test_what_is_no_callback_is_refused(tmp_path: Path, given: Any, message: str
     with pytest.raises(UsageError, match=message):
         trained(small(tmp_path), tmp_path / "run", callbacks=[given])
     assert not (tmp_path / "run").exists()
+
+
+# --- changes of weights
+
+
+def clip(training: Training, record: Any) -> None:
+    """Change weights such that doing it twice is another change."""
+    for weight in training.trained.parameters():
+        if weight.requires_grad:
+            weight.clamp_(-0.1, 0.1).mul_(0.99)
+
+
+clip.changes_weights = True  # type: ignore[attr-defined]
+FROZEN = {"freeze": ["decoder.layers.0.*"]}
+EMA = {"callbacks": ["ema"]}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("train", [{"keep": "best"}, {"keep": {"mean": 2}, **FROZEN}, {"keep": "last", **EMA}], ids=str)
+def test_changed_weights_are_those_of_the_next_step_the_average_and_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any]
+) -> None:
+    longer, begin = small(tmp_path, steps=5, **train), Trainer.run
+    trained(small(tmp_path, steps=4, **train), tmp_path / "run", callbacks=[clip])
+    again = outcome(trained(longer, tmp_path / "run", callbacks=[clip], resume=True).folder)
+    assert again == outcome(trained(longer, tmp_path / "straight", callbacks=[clip]).folder)
+
+    def clipped(trainer: Trainer) -> bool:
+        trainer.optimizer.register_step_post_hook(lambda *_: torch.no_grad()(clip)(trainer.training, {}))
+        return begin(trainer)
+
+    monkeypatch.setattr(Trainer, "run", clipped)
+    assert again == outcome(trained(longer, tmp_path / "optimizer").folder)
+
+
+def replaces(training: Training, record: Any) -> None:
+    embedding: Any = training.model.get_submodule("decoder.embedding.tokens")
+    embedding.weight = torch.nn.Parameter(embedding.weight * 0.5)
+
+
+@looped(
+    ("event", "declares", "change", "message"),
+    [
+        (
+            "step",
+            False,
+            clip,
+            r"step of Given changes .*; only `step` may, or `start` of a new run, .* changes_weights",
+        ),
+        ("validation", True, clip, "validation of Given changes .* only `step` may"),
+        (
+            "step",
+            True,
+            lambda run, _: next(run.model.decoder.layers.parameters()).zero_(),
+            "only trainable weights may",
+        ),
+        ("step", True, replaces, r"decoder.embedding.tokens.weight; .* and only in place"),
+    ],
+)
+def test_other_changes_are_refused(tmp_path: Path, event: str, declares: bool, change: Any, message: str) -> None:
+    hooks = {"changes_weights": declares, event: staticmethod(torch.no_grad()(change))}
+    with pytest.raises(UsageError, match=rf"callbacks: .*{message}"):
+        trained(small(tmp_path, **FROZEN), tmp_path / "run", callbacks=[type("Given", (), hooks)()], force=True)
 
 
 # --- ema

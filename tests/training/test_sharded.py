@@ -90,6 +90,18 @@ def test_what_a_recipe_sets_holds_for_shards(
     assert len(again) == 8
 
 
+def test_a_callback_changes_whole_weights_in_each_process(tmp_path: Path) -> None:
+    def unit(training: Training, _: object) -> None:
+        for weight in training.model.parameters():
+            weight.div_(weight.norm())
+
+    unit.changes_weights = True  # type: ignore[attr-defined]
+    one = run(recipe(tmp_path, DEEP, **SHORT), tmp_path / "1", 1, callbacks=[unit])
+    for name, more in (("copies", {}), ("shards", SHARD)):
+        found = run(recipe(tmp_path, {**DEEP, **more}, **SHORT), tmp_path / name, 2, callbacks=[unit])
+        assert max(differences(one, found)) < 2e-5
+
+
 @pytest.mark.slow
 def test_a_teacher_stays_whole(tmp_path: Path) -> None:
     teacher = trained(recipe(tmp_path, steps=2), tmp_path / "teacher").folder

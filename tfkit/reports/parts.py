@@ -84,7 +84,9 @@ SLOTS: dict[str, Note] = {
     "metric": Note(
         "scores a model in addition to the loss, in evaluate and at the end of training", "train.metrics: [perplexity]"
     ),
-    "callback": Note("observes a run; may read, log or stop it", "train.callbacks: [{type: ema, decay: 0.999}]"),
+    "callback": Note(
+        "observes a run; may read, log or stop it, or change weights", "train.callbacks: [{type: ema, decay: 0.999}]"
+    ),
     "logits": Note(
         "modifies the scores of the next token, in the order listed",
         "generate.logits: [{type: no_repeat_ngram, size: 3}]",

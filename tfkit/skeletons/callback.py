@@ -1,4 +1,4 @@
-"""my_part: a custom callback that observes training."""
+"""my_part: a custom callback that observes training, or changes weights after each step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class MyPart(Callback):
         self.best, self.at = float("inf"), 0
 
     def step(self, training: Training, record: Record) -> None:
-        # Change this, and override other events as needed: start, validation, checkpoint, end. Do not change weights.
+        # Change this, and override other events as needed: start, validation, checkpoint, end. To change weights here,
+        # in place, as in `weight.clamp_(-1, 1)` for weights of training.model.parameters(), declare in the class
+        # `changes_weights = True`; numbers that a resumed run needs are returned by `state` and restored by `load`.
         if record.get("loss", self.best) < self.best:
             self.best, self.at = record["loss"], training.step
         if training.step - self.at >= self.patience:

@@ -1,4 +1,4 @@
-"""Callbacks: observers of the training loop that can inspect, log and stop it, and the calls of their hooks.
+"""Callbacks: observers of the training loop that can log and stop it or change weights, and the calls of their hooks.
 
 | type | choose it when |
 |---|---|
@@ -28,6 +28,7 @@ from tfkit.core.component import Component, Problem
 from tfkit.core.errors import RunError, UsageError, optional
 from tfkit.core.facts import RecipeConfig, RecipeFacts
 from tfkit.core.options import PositiveInt
+from tfkit.core.output import some
 from tfkit.core.registry import register
 from tfkit.models import Model
 from tfkit.recipe.load import Recipe
@@ -79,7 +80,13 @@ class Training:
 
 
 class Callback(Component):
-    """Base class of callbacks. All hooks are optional."""
+    """Base class of callbacks. All hooks are optional.
+
+    With `changes_weights`, `step` may change trainable weights in place. It is then called in every process, without
+    gradients, and must change them alike in all: sharded weights are DTensors, whose operations act on whole weights.
+    """
+
+    changes_weights: bool = False
 
     class Config(RecipeConfig):
         """Options of all callbacks."""
@@ -91,10 +98,10 @@ class Callback(Component):
         """Raise UsageError if a required library is missing. Called before anything is written."""
 
     def start(self, training: Training) -> None:
-        """Prepare for the first step, after `load` if the run is resumed."""
+        """Prepare for the first step, after `load` if the run is resumed. Weights may be changed at step 0 only."""
 
     def step(self, training: Training, record: Record) -> None:
-        """Observe a step. The record has no loss if the update was skipped."""
+        """Observe a step, or change the weights. The record has no loss if the update was skipped."""
 
     def validation(self, training: Training, scores: Record) -> None:
         """Observe the scores of a validation (valid.loss, ...)."""
@@ -277,6 +284,7 @@ class Wandb(Experiments):
 
 HOOKS = ("ready", "start", "step", "validation", "checkpoint", "end", "weights", "state", "load")
 EVENTS = HOOKS[1:6]
+RULE = "only `step` may, or `start` of a new run, of a callback that declares changes_weights = True"
 
 
 class Foreign(Callback):
@@ -297,19 +305,23 @@ class Foreign(Callback):
             setattr(self, name, hook)
         self.name = "function" if found.get("step") is given else type(given).__name__
         self.averages = "weights" in found
+        self.changes_weights = getattr(given, "changes_weights", False) is True
 
 
 class Callbacks:
     """The callbacks of a run: first those of the recipe, then those passed in Python.
 
-    Processes other than the leading one (`leads`) keep only the callback whose averaged weights all processes evaluate.
+    Callbacks that change weights come first, so that an average includes the changes. Processes other than the leading
+    one (`leads`) keep only these and the callback whose averaged weights all processes evaluate.
     """
 
     def __init__(self, training: Training, given: Sequence[object] = (), leads: bool = True) -> None:
         self.training = training
         parts: list[Callback] = [config.build() for config in training.recipe.train.callbacks]
         found = parts + [one if isinstance(one, Callback) else Foreign(one) for one in given]
-        self.all = [one for one in found if leads or averages(one)]
+        self.all = [one for one in found if leads or one.changes_weights or averages(one)]
+        self.all.sort(key=lambda one: not one.changes_weights)
+        self.weights: dict[str, nn.Parameter] = {}
         averaging = [name for name, one in self._named() if averages(one)]
         self.averages = bool(averaging)
         if len(averaging) > 1:
@@ -320,9 +332,27 @@ class Callbacks:
             one.ready()
 
     def tell(self, event: str, *given: object) -> None:
-        """Call a hook of each callback."""
-        for one in self.all:
-            getattr(one, event)(self.training, *given)
+        """Call a hook of each callback. Raise UsageError if it changes weights that it must not change."""
+        if event == "start":
+            self.weights = dict(self.training.trained.named_parameters())
+        for name, one in self._named():
+            first = event == "start" and self.training.step == 0
+            may_change = one.changes_weights and (first or event == "step")
+            before = self._versions()
+            with torch.no_grad() if may_change else contextlib.nullcontext():
+                getattr(one, event)(self.training, *given)
+            wrong = [weight for weight, version in self._versions().items() if version != before[weight]]
+            if may_change:
+                now = dict(self.training.trained.named_parameters())
+                wrong = [weight for weight in wrong if not self.weights[weight].requires_grad]
+                wrong += [weight for weight, value in self.weights.items() if now.get(weight) is not value]
+            if wrong:
+                rule = "only trainable weights may be changed, and only in place" if may_change else RULE
+                raise UsageError(f"callbacks: {event} of {name} changes {some(wrong)}; {rule}")
+
+    def _versions(self) -> dict[str, int]:
+        """Return the number of changes to each weight. torch does not count those made through `.data`."""
+        return {name: weight._version + local(weight)._version for name, weight in self.weights.items()}
 
     def end(self) -> None:
         """End all callbacks, even if one of them fails."""
