@@ -113,6 +113,13 @@ def test_the_report_says_what_failed_and_where(parts: ModuleType) -> None:
     assert holds and text.splitlines()[-1] == "1 part, 4 checks: 4 ok"
 
 
+def test_an_attention_may_read_ids_and_add_its_own_token(register: Register) -> None:
+    own = lambda old, x, context: old(x, context) + x * context.inputs.input_ids[..., None].to(x.dtype)  # noqa: E731
+    part = register("attention", but(MultiHead, forward=own))
+    report = verify(part, ["rotation", "bias", "temperature", "weights"], options=False)
+    assert report.holds, str(report)
+
+
 def test_equal_failures_are_told_once_and_many_are_counted() -> None:
     check = CHECKS["built"]
     same = Outcome(check, (Failure("in a decoder", "wrong"), Failure("in an encoder", "wrong")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -237,8 +237,9 @@ class Alone:
         return out
 
     def context(self, x: Tensor, **how: Any) -> Context:
-        """Return the context of a call."""
-        return context(x, causal=self.shape.causal, **how)
+        """Return the context of a call with random ids, which a part may read."""
+        made = context(x, causal=self.shape.causal, **how)
+        return replace(made, inputs=replace(made.inputs, input_ids=tokens(*x.shape[:2])))
 
 
 def built(slot: str, name: str, shape: Shape) -> Any:
