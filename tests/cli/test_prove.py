@@ -68,6 +68,13 @@ def test_a_run_keeps_its_promises_and_stays_as_it_is(folder: Path) -> None:
     assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+def test_examples_that_fit_are_found_behind_others(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("\n".join([" ".join(LINES * 2)] * 70 + LINES) + "\n")
+    run = trained(small(tmp_path), tmp_path / "run")
+    assert len(run.task(64).train.items) == len(LINES)
+    assert all(proof.holds for proof in proofs(run).values())
+
+
 def test_a_model_that_looks_around_breaks_four(folder: Path) -> None:
     run = load_run(folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import DataError, RunError, UsageError
 from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.chat import ChatTemplate, ControlTokens, Conversation, Message, Rendered, checked
@@ -297,7 +297,7 @@ class StoredRun:
         return Feed(self.objective, items, self._data.batch, self.recipe.train.seed, self.device, VALID)
 
     def task(self, examples: int) -> Task:
-        """Prepare to train a float32 copy of the model on the first `examples` examples.
+        """Prepare to train a float32 copy of the model on the first `examples` examples, or on the first that fit.
 
         Raise RunError if the run has no data or objective.
         """
@@ -307,9 +307,11 @@ class StoredRun:
         model = build_model(self.blueprint, device=self.device)
         model.load_state_dict(self.model.state_dict())
         objective = self._bound(self.recipe.objective.build())
-        items = objective.rows.prepare(
-            self._examples("train")[:examples], self.tokenizer, longest_example(model.blueprint, data)
-        )
+        given, longest = self._examples("train"), longest_example(model.blueprint, data)
+        try:
+            items = objective.rows.prepare(given[:examples], self.tokenizer, longest)
+        except DataError:  # none of them fits
+            items = objective.rows.prepare(given, self.tokenizer, longest)[:examples]
         objective.attach(model)
         settings = self.recipe.train
         feed = Feed(objective, items, data.batch, settings.seed, self.device)
