@@ -29,7 +29,8 @@ class MyPart(Objective):
     # Set  capabilities = frozenset()  if the loss is not -log p, since perplexity is then undefined.
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        # Change this. `batch` contains `input_ids` [rows time], and the `labels` [n] at the positions `predicted`.
+        # Change this. `batch` contains `input_ids` [rows time] and `labels` [n]. Labels belong to the positions
+        # `predicted` [n] of the flattened ids; without padding, `predicted` is missing and each position has a label.
         out = model(input_ids=batch["input_ids"], with_heads=False)
         total = token_loss(model, out.hidden, batch, self.config.share if training else 0.0)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)
