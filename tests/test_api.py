@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 import tfkit
+from tfkit.cli.recipes import _summary
 from tfkit.components.feedforward import FeedForward
+from tfkit.components.residual import Branch, PreNorm
 from tfkit.core.registry import REGISTRY
 from tfkit.data.corpus.drawn import Phrases
 from tfkit.recipe.compose import shipped_recipes
@@ -97,6 +100,18 @@ def test_an_own_part_of_another_width_is_refused_before_it_is_trained(monkeypatc
     changes = {"model.d_model": 64, "model.vocab_size": 600, "model.layer.feedforward": {"type": "twice_as_wide"}}
     with pytest.raises(tfkit.UsageError, match=wrong):
         tfkit.train("translate-numbers", out="nowhere", overrides=changes, progress=False)
+    with pytest.raises(tfkit.UsageError, match=wrong):
+        _summary(tfkit.load_recipe("translate-numbers", changes))  # of tfkit check
+    monkeypatch.setitem(REGISTRY._parts, "residual", dict(REGISTRY.load("residual")))
+
+    @tfkit.register("residual", "halves")
+    class Halves(PreNorm):
+        def forward(self, x: torch.Tensor, branches: Sequence[Branch]) -> torch.Tensor:
+            return x + sum(one(x)[..., : x.shape[-1]] for one in branches)
+
+    assert "parameters" in _summary(
+        tfkit.load_recipe("translate-numbers", changes | {"model.layer.residual": "halves"})
+    )
 
 
 # --- what Python shows

@@ -143,9 +143,11 @@ def _shown(value: str, width: int) -> str:
 
 def _summary(recipe: Recipe) -> str:
     from tfkit.reports.counts import count_parameters
+    from tfkit.training.setup import check_widths
 
     blueprint = recipe.blueprint()
     parameters = count_parameters(blueprint)
+    check_widths(blueprint)
     text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
     if 4 * parameters >= NOTEWORTHY:
         from tfkit.core.machine import readable_bytes

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from tfkit.core.blame import own_parts
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
-from tfkit.core.errors import DataError, RecipeError, UsageError, origin
+from tfkit.core.errors import DataError, RecipeError, UsageError, is_shipped, origin
 from tfkit.core.output import counted
 from tfkit.core.slots import PositionFacts, TokenizerFacts
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.models import Model, build_model
 from tfkit.models.build import build_sample, meta_inputs
+from tfkit.models.layer import Layer
 from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.compose import named_like, shipped_tasks
 from tfkit.recipe.load import Recipe
@@ -46,11 +47,18 @@ LENGTH = 4
 
 
 def check_widths(blueprint: Blueprint) -> None:
-    """Raise UsageError if a custom part changes the shape of its input. Nothing is allocated."""
+    """Raise UsageError if a custom part changes the shape of its input. Nothing is allocated.
+
+    A custom residual layout may use sublayers and norms of other widths.
+    """
     own = tuple(part for part in own_parts() if part.part_slot in KEEPERS)
-    model = build_sample(blueprint) if own else None
-    parts = [] if model is None else [module for module in model.modules() if isinstance(module, own)]
-    if model is None or not parts:
+    if not own:
+        return
+    model = build_sample(blueprint)
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    free = {part for layer in layers if not is_shipped(type(layer.residual)) for part in layer.children()}
+    parts = [module for module in model.modules() if isinstance(module, own) and module not in free]
+    if not parts:
         return
     for module in parts:
         module.register_forward_hook(_check)
