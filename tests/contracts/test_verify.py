@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from itertools import count
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,13 +31,14 @@ from tfkit.contracts.expect import Broken, describe
 from tfkit.contracts.verify import registered_by, run_verification, verify
 from tfkit.core import component
 from tfkit.core.component import Component
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.models.build import build_model
 from tfkit.recipe.imports import import_parts
 from tfkit.recipe.load import load_recipe
 from tfkit.training.objective import CausalLm, Loss
 
+from ..cli.typed import typed
 from ..generation.searching import best
 from .broken import Register, but
 from .test_broken import FirstTokens, Wide
@@ -118,6 +120,24 @@ def test_an_attention_may_read_ids_and_add_its_own_token(register: Register) -> 
     part = register("attention", but(MultiHead, forward=own))
     report = verify(part, ["rotation", "bias", "temperature", "weights"], options=False)
     assert report.holds, str(report)
+
+
+class Undropped(MultiHead):
+    """An attention without the option dropout of its base."""
+
+    class Config(MultiHead.Config):
+        dropout: ClassVar[float] = 0.0  # type: ignore[misc]
+
+
+def test_a_subclass_takes_an_inherited_option_away(register: Register) -> None:
+    part = register("attention", Undropped)
+    report = verify(part, ["config", "shapes", "refusals"], options=False)
+    assert report.holds, str(report)
+    assert "num_heads" in typed("parts", "attention", part.part_name).output
+    assert not re.search(r"^ *dropout ", typed("parts", "attention", part.part_name).output, re.MULTILINE)
+    taken = Case("attention", part.part_name, "decoder", variant=(("dropout", "0.1"),))
+    with pytest.raises(RecipeError, match=r"attention\.dropout: unknown option; available: bias, "):
+        load_recipe(taken.recipe())
 
 
 def test_equal_failures_are_told_once_and_many_are_counted() -> None:
