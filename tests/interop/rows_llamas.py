@@ -114,6 +114,7 @@ ROWS = (
     causal("nanochat", "NanoChat", TINY),
     causal("diffllama", "DiffLlama", {**TINY, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 6}),
     Row("internlm3", "InternLM3Config", "LlamaForCausalLM", WIDE),
+    Row("iquestcoder", "IQuestCoderConfig", "LlamaForCausalLM", {**WIDE, **BIASES}),
     causal("modernbert_decoder", "ModernBertDecoder", {**BERT, "local_attention": 10}),
     causal(
         "modernbert_decoder", "ModernBertDecoder",

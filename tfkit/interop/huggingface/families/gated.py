@@ -1,4 +1,4 @@
-"""Llama variants that differ only in settings: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat."""
+"""Llama variants that settings distinguish: ERNIE 4.5, Helium, Seed-OSS, Hunyuan, CWM, BitNet, nanochat, InternLM 3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
 )
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Rope, Setting, amended
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 
@@ -198,3 +198,24 @@ class InternLM3(Llama):
         head_dim=128,
         rms_norm_eps=1e-5,
     )
+
+
+@register("family", "iquestcoder")
+class IQuestCoder(Llama):
+    """IQuest-Coder (IQuestLab 2026): Llama under another name."""
+
+    model_types = ("iquestcoder",)
+    heads = {
+        "LlamaForCausalLM": {"head": {"type": "language_model"}},
+        "IQuestCoderForCausalLM": {"head": {"type": "language_model"}},
+        "LlamaModel": {"head": "none"},
+    }
+    settings = amended(
+        Llama.settings,
+        max_position_embeddings=131072,
+        num_key_value_heads=8,
+        head_dim=128,
+        rms_norm_eps=1e-5,
+    )
+    # the implementation rejects other values
+    fixed = (Fixed("clip_qkv", (None,)), Fixed("use_sliding_window", (False, None)))
