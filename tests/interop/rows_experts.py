@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .parity import SPECIAL, Row
-from .rows_llamas import ORIGINAL, TINY, causal
+from .rows_llamas import BY_TYPE, ORIGINAL, TINY, causal
 
 MANY = {**TINY, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 LOCAL = {**TINY, "num_local_experts": 6, "num_experts_per_tok": 3}
+TYPES = ["full_attention", *["sliding_attention"] * 3, "full_attention"]
+WINDOWED: dict[str, Any] = {"num_hidden_layers": 5, "sliding_window": 5, "layer_types": TYPES}
 FACTORS = {
     "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2,
 }  # fmt: skip
@@ -95,5 +99,24 @@ ROWS = (
          "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 10000.0},
          "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 3}},
     ),
+    causal(
+        "solar_open", "SolarOpen", {**MIXTURE, "num_key_value_heads": 2, "head_dim": 12, "attention_bias": True},
+    ),
+    causal("hy_v3", "HYV3", {**MANY, "head_dim": 12, "num_shared_experts": 2, "attention_bias": True}),
+    causal(
+        "mellum", "Mellum",
+        {**MANY, **WINDOWED, "head_dim": 12, "rope_parameters": BY_TYPE, "attention_bias": True,
+         "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"]},
+    ),
+    causal("flint", "Flint", {
+        **MANY, "head_dim": 12, "shared_expert_intermediate_size": 28, "num_hidden_layers": 6, "sliding_window": 5,
+    }),
+    causal("granite_swa", "GraniteSWA", {
+        **TINY, **FACTORS, **WINDOWED, "layer_rope_theta": [0, 10000.0, 500.0, 10000.0, 0],
+    }),
+    causal("granitemoe_swa", "GraniteMoeSWA", {
+        **LOCAL, **FACTORS, **WINDOWED, "layer_rope_theta": [500.0, 10000.0, 0, 10000.0, 500.0],
+        "shared_intermediate_size": 28,
+    }),
     causal("youtu", "Youtu", {**LATENT, "rope_parameters": YARN}),
 )  # fmt: skip

@@ -84,6 +84,8 @@ ROWS = (
     }, stretches=True),
     causal("phi", "Phi", {**TINY, "qk_layernorm": True}),
     causal("phi", "Phi", TINY, label="phi-plain"),
+    causal("persimmon", "Persimmon", parity.TINY),
+    causal("persimmon", "Persimmon", {**parity.TINY, "qk_layernorm": False}, label="persimmon-plain"),
     causal("cohere", "Cohere", {**TINY, "use_qk_norm": True}),
     causal("cohere", "Cohere", {**TINY, "tie_word_embeddings": False, "logit_scale": 0.3}, label="cohere-plain"),
     causal("cohere2", "Cohere2", {**TINY, **WINDOW, "num_hidden_layers": 5}),

@@ -155,7 +155,7 @@ def _check_all(
     for plain, name in names.items():
         if plain in used or matches(family.ignored, plain):
             continue
-        if matches(family.dropped, plain) or (family.ahead and _number(plain) >= depth):
+        if matches(family.dropped, plain) or (family.ahead and _is_ahead(plain, depth)):
             brought.unread.append(name)
         elif not _is_tied(family, checkpoint, names, plain):
             left.append(name)
@@ -181,6 +181,11 @@ def _number(name: str) -> int:
     """Return the layer index in a name, or -1 outside the layers."""
     match = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
     return -1 if match is None else int(match[1])
+
+
+def _is_ahead(name: str, depth: int) -> bool:
+    """True if a tensor belongs to the layers for multi-token prediction of a model with `depth` layers."""
+    return name.startswith("mtp.") or _number(name) >= depth
 
 
 def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:

@@ -45,6 +45,7 @@ class Family(Component):
     reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that the forward pass uses
     thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of its rotary theta in older files
     scaled: ClassVar[tuple[str, ...]] = (FULL,)  # layer types to which older files apply rope_scaling
+    recent: ClassVar[bool] = False  # True if transformers 4 lacks the family, so that its keys are not written
     ahead: ClassVar[bool] = False  # True if files may have unused extra layers for multi-token prediction
 
     @classmethod
@@ -87,7 +88,7 @@ class Family(Component):
             if value is not MISSING:
                 put(config, setting.config_key, setting.write(value))
         cls.to_config(config, model)
-        return with_older_keys(config, cls.thetas, cls.scaled)
+        return config if cls.recent else with_older_keys(config, cls.thetas, cls.scaled)
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import (
@@ -35,7 +36,7 @@ from tfkit.interop.huggingface.families.mixtral import (
 )
 from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, Switch, amended
-from tfkit.interop.huggingface.tensors import Rule
+from tfkit.interop.huggingface.tensors import Rule, read_only
 
 LATENT: Tree = {"type": "latent", "norm": {"type": "rms_norm", "eps": 1e-6}}  # config.json files do not contain eps
 RANKS = (
@@ -285,6 +286,63 @@ class Dots1(Grouped):
             return super().types(config, count)
         below = config.get("max_window_layers", 62)
         return [SLIDING if layer >= below else FULL for layer in range(count)]
+
+
+@register("family", "solar_open")
+class SolarOpen(Grouped):
+    """Solar Open (Upstage 2026): GLM-4.5's experts in every layer, and full rotation."""
+
+    model_types = ("solar_open",)
+    base = Glm4Moe.base
+    heads = heads_of("SolarOpen")
+    settings = amended(
+        Glm4Moe.settings,
+        without=("use_qk_norm",),
+        max_position_embeddings=131072,
+        num_key_value_heads=8,
+        head_dim=128,
+    )
+    rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
+    rope = Rope(theta=1000000.0)
+
+    @classmethod
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
+        return False
+
+
+@register("family", "hy_v3")
+class HunyuanV3(FirstDense):
+    """Hy3 (Tencent 2026): per-head norms of queries and keys; sigmoid scores with a selection bias, a shared expert."""
+
+    model_types = ("hy_v3",)
+    base = merged(HEAD_NORMS, {"layer.feedforward.router.normalized": True})
+    heads = heads_of("HYV3")
+    settings = (
+        *amended(
+            SHELL,
+            max_position_embeddings=131072,
+            num_key_value_heads=8,
+            head_dim=128,
+            rms_norm_eps=1e-5,
+            initializer_range=0.006,
+        ),
+        *(*expert_settings(), Setting("router_scaling_factor", "layer.feedforward.router.scale", 2.826)),
+    )
+    fixed = (Fixed("mlp_bias", (False,)),)
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(router="router.gate"), *shared_rules("shared_mlp")),
+        Rule(f"{CHECKPOINT}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
+        *read_only(*selection_rules("mlp"), *expert_rules()[:1], *shared_rules()),  # names in memory
+    )
+    rope = Rope(theta=11158840.0)
+    dense_layers, listed_dense, shared_key = 1, True, "num_shared_experts"
+    ahead = True
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        if not config["num_shared_experts"]:
+            raise DataError("config.json cannot express experts without a shared one")
 
 
 @register("family", "exaone_moe")

@@ -39,6 +39,16 @@ from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 BLOCK = f"{CHECKPOINT}.block_sparse_moe"
 BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
 SHARED = f"{FEEDFORWARD}.shared_expert"
+# names of GraniteMoe's tensors in memory
+IN_MEMORY = (
+    Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
+    Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
+    Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
+)
+SHARED_RULES = (
+    Rule(f"{CHECKPOINT}.shared_mlp.input_linear.weight", (f"{SHARED}.gate.weight", f"{SHARED}.up.weight")),
+    Rule(f"{CHECKPOINT}.shared_mlp.output_linear.weight", f"{SHARED}.down.weight"),
+)
 
 
 @register("family", "granitemoe")
@@ -58,11 +68,7 @@ class GraniteMoe(Sparse):
         Rule(f"{BLOCK}.router.layer.weight", f"{FEEDFORWARD}.router.projection.weight"),
         Rule(f"{BLOCK}.input_linear.weight", BOTH, TOGETHER, APART, axes={"slot": 2}),
         Rule(f"{BLOCK}.output_linear.weight", f"{STACKS}.down.weight"),
-        *read_only(
-            Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
-            Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
-            Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
-        ),
+        *read_only(*IN_MEMORY),
     )
 
     @classmethod
@@ -77,11 +83,7 @@ class GraniteMoeShared(GraniteMoe):
 
     model_types = ("granitemoeshared",)
     heads = heads_of("GraniteMoeShared")
-    rules = (
-        *GraniteMoe.rules,
-        Rule(f"{CHECKPOINT}.shared_mlp.input_linear.weight", (f"{SHARED}.gate.weight", f"{SHARED}.up.weight")),
-        Rule(f"{CHECKPOINT}.shared_mlp.output_linear.weight", f"{SHARED}.down.weight"),
-    )
+    rules = (*GraniteMoe.rules, *SHARED_RULES)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

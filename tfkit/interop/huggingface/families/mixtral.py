@@ -131,7 +131,7 @@ class Sparse(Llama):
         windows = model.get("layers", {})
         if windows:
             types = cls.types(config, count)
-            kinds = [f"{KINDS[name]}+{kind}" for name, kind in zip(types, kinds, strict=True)]
+            kinds = [f"{KINDS.get(name, name)}+{kind}" for name, kind in zip(types, kinds, strict=True)]
         set_kinds(model, kinds, {})
         model["layers"] = {**windows, "dense": {"feedforward": plain}, "sparse": {}}
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import Tree
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.gpt_neo import GROUPED
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     CHECKPOINT,
@@ -101,6 +102,39 @@ class Phi(Llama):
         Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}"),
         *attention_rules("dense", ("q_layernorm", "k_layernorm")),
         *feedforward_rules(up="fc1", down="fc2"),
+    )
+    rope = Rope(fraction=0.5, partial=True)
+
+
+@register("family", "persimmon")
+class Persimmon(Llama):
+    """Persimmon (Adept 2023): layer norms, also of queries and keys, squared ReLU, rotation of half of each head."""
+
+    model_types = ("persimmon",)
+    base = merged(
+        Llama.base,
+        {
+            "layer": {
+                "norm": {"type": "layer_norm"},
+                "attention": {"bias": True},
+                "feedforward": {"type": "mlp", "bias": True},
+            }
+        },
+    )
+    heads = heads_of("Persimmon")
+    settings = amended(
+        Llama.settings,
+        Setting("layer_norm_eps", "layer.norm.eps", 1e-5),
+        Switch("qk_layernorm", "layer.attention.qk_norm", True),
+        Setting("hidden_dropout", "layer.dropout", 0.0),
+        without=("num_key_value_heads", "head_dim", "attention_bias", "mlp_bias", "rms_norm_eps"),
+        max_position_embeddings=16384,
+        hidden_act="relu2",
+    )
+    rules = (
+        *(*end_rules("final_layernorm"), *NORMS, *attention_rules("dense", ("q_layernorm", "k_layernorm"))[3:]),
+        Rule(f"{CHECKPOINT}.self_attn.query_key_value.{{kind}}", QKV, GROUPED, GROUPED),
+        *feedforward_rules(up="dense_h_to_4h", down="dense_4h_to_h"),
     )
     rope = Rope(fraction=0.5, partial=True)
 

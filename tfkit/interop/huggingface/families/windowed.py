@@ -1,0 +1,147 @@
+"""Decoders of 2026 with windows in most layers: Mellum 2, Flint, Granite with sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfkit.core.bounds import Tree
+from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.llama import (
+    ATTENTION,
+    CHECKPOINT,
+    ENDS,
+    GATED,
+    LAYER,
+    NORMS,
+    UNPLACED,
+    ByType,
+    Llama,
+    LocalTurns,
+    heads_of,
+)
+from tfkit.interop.huggingface.families.llama4 import IN_MEMORY, SHARED_RULES, GraniteMoeShared
+from tfkit.interop.huggingface.families.mistral import Granite
+from tfkit.interop.huggingface.families.mixtral import (
+    BASE,
+    NORMALIZED,
+    SHELL,
+    FirstDense,
+    QwenMoe,
+    expert_rules,
+    expert_settings,
+    shared_rules,
+)
+from tfkit.interop.huggingface.family import merged
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Rope, Setting, amended
+from tfkit.interop.huggingface.tensors import Rule, spellings
+
+SINKS = Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks")
+# sizes of the heads that Mellum and Flint share
+HEADS = {"max_position_embeddings": 131072, "num_key_value_heads": 4, "head_dim": 128}
+
+
+@register("family", "mellum")
+class Mellum(ByType, FirstDense):
+    """Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in listed layers, and a rotation for each type of layer."""
+
+    model_types = ("mellum",)
+    base = merged(BASE, {"layer.attention": {"qk_norm": True}})
+    heads = heads_of("Mellum")
+    settings = (*amended(SHELL, **HEADS), *expert_settings(), *amended((NORMALIZED,), norm_topk_prob=True))
+    window, listed_dense, ahead, recent = 1024, True, True, True
+    rope, local = Rope(theta=500000.0, partial=True), Rope(partial=True)
+
+
+@register("family", "flint")
+class Flint(LocalTurns, QwenMoe):
+    """Flint (Recursive 2026): rotation in windowed layers only, sinks, sigmoid scores without bias, a shared expert."""
+
+    model_types = ("flint",)
+    base = merged(
+        BASE,
+        {
+            "layer": {
+                "attention": {"qk_norm": True, "sinks": True},
+                "feedforward": {"router": {"type": "sigmoid"}, "shared_expert": {"type": "glu"}},
+            }
+        },
+    )
+    heads = heads_of("Flint")
+    settings = (
+        *amended(SHELL, **{**HEADS, "max_position_embeddings": 262144}),
+        *(*expert_settings(), *amended((NORMALIZED,), norm_topk_prob=True)),
+        Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff", 1024),
+    )
+    fixed, derived = (), ()
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")),
+        *spellings(Rule(f"{CHECKPOINT}.self_attn.softmax_offset", f"{LAYER}.attention.sinks"), SINKS),
+    )
+    window = 513
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        if config.get("layer_types"):
+            return super().types(config, count)
+        return [FULL if layer < 2 or layer % 4 == 1 or layer == count - 1 else SLIDING for layer in range(count)]
+
+    @classmethod
+    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
+        return super().is_dense({"mlp_only_layers": [0, 1], **config}, layer)
+
+
+class ThetaByLayer(Llama):
+    """Base with sinks and a rotary theta for each layer; 0 stands for a layer without positions."""
+
+    listed, period, window = True, (FULL, SLIDING, SLIDING, SLIDING), 128
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        types, usual = super().types(config, count), cls.rope.read(config)["theta"]
+        thetas = config.get("layer_rope_theta") or [usual] * count
+        return [
+            name if theta == usual else f"{name}_theta_{theta:.0f}" if theta else name + UNPLACED
+            for name, theta in zip(types, thetas, strict=True)
+        ]
+
+    @classmethod
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
+        return super().over_layer(config, SLIDING if name.startswith(SLIDING) else FULL)
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Any:
+        if name.endswith(UNPLACED):
+            return None
+        thetas = (theta for theta in config.get("layer_rope_theta") or () if name.endswith(f"_theta_{theta:.0f}"))
+        part = super().position(config, name)
+        return {**part, "theta": float(next(thetas, part["theta"]))}
+
+    @classmethod
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        positions = [layer["position"] for layer in layers]
+        first = next((one for one in positions if one), None)
+        config["rope_parameters"] = cls.rope.write(first or cls.rope.read({}) | {"scaling": None}, config)
+        config["layer_rope_theta"] = [one["theta"] if one else 0 for one in positions]
+
+
+@register("family", "granite_swa")
+class GraniteSwa(ThetaByLayer, Granite):
+    """Granite Swash (IBM 2026): Granite with sinks, windows in three of four layers, a rotary theta for each layer."""
+
+    model_types = ("granite_swa",)
+    base = merged(Granite.base, {"layer.attention": {"sinks": True}})
+    heads = heads_of("GraniteSWA")
+    settings = amended(Granite.settings, max_position_embeddings=8192, num_key_value_heads=4, rms_norm_eps=1e-5)
+    rules = (*Granite.rules, SINKS)
+    ties = True
+
+
+@register("family", "granitemoe_swa")
+class GraniteMoeSwa(ThetaByLayer, GraniteMoeShared):
+    """Granite Swash with experts: GraniteMoeShared with sinks, windows and a rotary theta for each layer."""
+
+    model_types = ("granitemoe_swa",)
+    base = merged(GraniteMoeShared.base, {"layer.attention": {"sinks": True}})
+    heads = heads_of("GraniteMoeSWA")
+    rules = (*ENDS, *NORMS, *ATTENTION, *IN_MEMORY, *SHARED_RULES, SINKS)
