@@ -8,6 +8,7 @@ from .rows_classic import ROWS as CLASSIC
 from .rows_encoders import ROWS as ENCODERS
 from .rows_experts import ROWS as EXPERTS
 from .rows_llamas import ROWS as LLAMAS
+from .rows_mixers import ROWS as MIXERS
 
 ROWS = (
     Row(
@@ -20,5 +21,6 @@ ROWS = (
     *CLASSIC,
     *BEYOND,
     *EXPERTS,
+    *MIXERS,
     *ENCODERS,
 )  # fmt: skip

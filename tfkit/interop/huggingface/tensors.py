@@ -18,7 +18,12 @@ Names = str | tuple[str, ...]
 Sizes = Mapping[str, int]
 
 # words that a placeholder matches; other placeholders match numbers
-WORDS = {"kind": "weight|bias", "side": "encoder|decoder", "projection": "query|key|value|output"}
+WORDS = {
+    "kind": "weight|bias",
+    "side": "encoder|decoder",
+    "projection": "query|key|value|output",
+    "mixing": "attention|mixer",
+}
 
 
 @dataclass(frozen=True)

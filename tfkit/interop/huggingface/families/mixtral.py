@@ -77,9 +77,13 @@ def expert_rules(
         Rule(f"{each}.{gate}.weight", f"{STACKS}.gate.weight"),
         Rule(f"{each}.{up}.weight", f"{STACKS}.up.weight"),
         Rule(f"{each}.{down}.weight", f"{STACKS}.down.weight"),
-        *read_only(
-            Rule(f"{CHECKPOINT}.mlp.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
-            Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight"),
+        *(
+            rule
+            for name in dict.fromkeys((block, "mlp"))
+            for rule in read_only(
+                Rule(f"{CHECKPOINT}.{name}.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
+                Rule(f"{CHECKPOINT}.{name}.experts.down_proj", f"{STACKS}.down.weight"),
+            )
         ),
     )
 
@@ -202,8 +206,8 @@ class Mixtral(Sparse):
 class QwenMoe(Sparse):
     """Base of Qwen2-MoE and Qwen3-MoE: dense layers at regular intervals or listed."""
 
-    fixed = (Fixed("use_sliding_window", (False,)),)
-    derived = ("sliding_window", "max_window_layers", "layer_types")
+    fixed: ClassVar[tuple[Fixed, ...]] = (Fixed("use_sliding_window", (False,)),)
+    derived: ClassVar[tuple[str, ...]] = ("sliding_window", "max_window_layers", "layer_types")
 
     @classmethod
     def is_dense(cls, config: ConfigJson, layer: int) -> bool:

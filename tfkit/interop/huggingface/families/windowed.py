@@ -37,8 +37,11 @@ from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Rope, 
 from tfkit.interop.huggingface.tensors import Rule, spellings
 
 SINKS = Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks")
-# sizes of the heads that Mellum and Flint share
-HEADS = {"max_position_embeddings": 131072, "num_key_value_heads": 4, "head_dim": 128}
+# settings that Mellum and Flint share
+SMALL = (
+    *amended(SHELL, max_position_embeddings=131072, num_key_value_heads=4, head_dim=128),
+    *(*expert_settings(), *amended((NORMALIZED,), norm_topk_prob=True)),
+)
 
 
 @register("family", "mellum")
@@ -48,7 +51,7 @@ class Mellum(ByType, FirstDense):
     model_types = ("mellum",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True}})
     heads = heads_of("Mellum")
-    settings = (*amended(SHELL, **HEADS), *expert_settings(), *amended((NORMALIZED,), norm_topk_prob=True))
+    settings = SMALL
     window, listed_dense, ahead, recent = 1024, True, True, True
     rope, local = Rope(theta=500000.0, partial=True), Rope(partial=True)
 
@@ -68,10 +71,10 @@ class Flint(LocalTurns, QwenMoe):
         },
     )
     heads = heads_of("Flint")
-    settings = (
-        *amended(SHELL, **{**HEADS, "max_position_embeddings": 262144}),
-        *(*expert_settings(), *amended((NORMALIZED,), norm_topk_prob=True)),
-        Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff", 1024),
+    settings = amended(
+        SMALL,
+        Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff"),
+        max_position_embeddings=262144,
     )
     fixed, derived = (), ()
     rules = (
