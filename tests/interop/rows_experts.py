@@ -111,6 +111,10 @@ ROWS = (
     causal("flint", "Flint", {
         **MANY, "head_dim": 12, "shared_expert_intermediate_size": 28, "num_hidden_layers": 6, "sliding_window": 5,
     }),
+    causal("laguna", "Laguna", {
+        **MANY, **WINDOWED, "head_dim": 12, "shared_expert_intermediate_size": 28, "moe_routed_scaling_factor": 1.7,
+        "num_attention_heads_per_layer": [4, 8, 8, 6, 4], "num_key_value_heads": 2,
+    }),
     causal("granite_swa", "GraniteSWA", {
         **TINY, **FACTORS, **WINDOWED, "layer_rope_theta": [0, 10000.0, 500.0, 10000.0, 0],
     }),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
@@ -296,7 +296,7 @@ class Jamba(Mixing, Sparse):
         return kind
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> None:
         return None
 
     @classmethod

@@ -1,9 +1,8 @@
-"""Decoders of 2026 with windows in most layers: Mellum 2, Flint, Granite with sinks."""
+"""Decoders of 2026 with windows in most layers: Mellum 2, Flint, Laguna, Granite with sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tfkit.core.bounds import Tree
 from tfkit.core.registry import register
@@ -26,15 +25,17 @@ from tfkit.interop.huggingface.families.mixtral import (
     BASE,
     NORMALIZED,
     SHELL,
+    SIGMOID,
     FirstDense,
     QwenMoe,
     expert_rules,
     expert_settings,
+    selection_rules,
     shared_rules,
 )
 from tfkit.interop.huggingface.family import merged
-from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Rope, Setting, amended
-from tfkit.interop.huggingface.tensors import Rule, spellings
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended
+from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 SINKS = Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks")
 # settings that Mellum and Flint share
@@ -94,6 +95,63 @@ class Flint(LocalTurns, QwenMoe):
         return super().is_dense({"mlp_only_layers": [0, 1], **config}, layer)
 
 
+@register("family", "laguna")
+class Laguna(ByType, FirstDense):
+    """Laguna (Poolside 2026): a softplus gate for each head; numbers of heads, windows and dense layers are listed."""
+
+    model_types = ("laguna",)
+    base = merged(
+        BASE,
+        {
+            "layer": {
+                "attention": {"qk_norm": True, "gate": {"over": "head", "activation": "softplus"}},
+                "feedforward": {"router": {**SIGMOID["router"], "normalized": True}, "shared_expert": {"type": "glu"}},
+            }
+        },
+    )
+    heads = heads_of("Laguna")
+    settings = (
+        *amended(SHELL, max_position_embeddings=131072, num_key_value_heads=8, head_dim=128),
+        *expert_settings(),
+        Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff"),
+        Setting("moe_routed_scaling_factor", "layer.feedforward.router.scale", 1.0),
+    )
+    fixed = (Fixed("gating", (True, "per-head")), Fixed("moe_router_logit_softcapping", (0.0, 0, None)))
+    rules = (
+        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")),
+        *(*read_only(*shared_rules()), *selection_rules("mlp.experts", "mlp.gate")),
+        Rule(f"{CHECKPOINT}.self_attn.g_proj.weight", f"{LAYER}.attention.gate.projection.weight"),
+    )
+    window, dense_layers, listed_dense, recent = 512, 1, True, True
+    rope, local = Rope(theta=500000.0, partial=True), Rope(partial=True)
+
+    @classmethod
+    def types(cls, config: ConfigJson, count: int) -> list[str]:
+        usual = config["num_attention_heads"]
+        heads = config.get("num_attention_heads_per_layer") or [usual] * count
+        types = zip(super().types(config, count), heads, strict=True)
+        return [name if each == usual else f"{name}_{each}_heads" for name, each in types]
+
+    @classmethod
+    def over_layer(cls, config: ConfigJson, name: str) -> Tree:
+        kind = SLIDING if name.startswith(SLIDING) else FULL
+        own = {"num_kv_heads": config["num_key_value_heads"], "head_dim": config["head_dim"]}
+        more = {"attention": {"num_heads": int(name.split("_")[-2]), **own}} if name != kind else {}
+        return {**super().over_layer(config, kind), **more}
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> Tree | None:
+        kind = SLIDING if name.startswith(SLIDING) else FULL
+        half = {"partial_rotary_factor": 0.5} if kind == FULL and not config.get("rope_parameters") else {}
+        placed: Tree | None = super().position({**config, **half}, kind)
+        return placed
+
+    @classmethod
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
+        config["num_attention_heads_per_layer"] = [layer["attention"]["num_heads"] for layer in layers]
+
+
 class ThetaByLayer(Llama):
     """Base with sinks and a rotary theta for each layer; 0 stands for a layer without positions."""
 
@@ -113,7 +171,7 @@ class ThetaByLayer(Llama):
         return super().over_layer(config, SLIDING if name.startswith(SLIDING) else FULL)
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> Tree | None:
         if name.endswith(UNPLACED):
             return None
         thetas = (theta for theta in config.get("layer_rope_theta") or () if name.endswith(f"_theta_{theta:.0f}"))
