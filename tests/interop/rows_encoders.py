@@ -89,6 +89,8 @@ ROWS = (
     encoder("siglip_text", "SiglipText", "Model", {"projection_size": 20}, segments=False, heads=POOLER, pooled="left"),
     *all_heads("esm", "Esm", ESM, answers=False, segments=False),
     encoder("esm", "Esm", "ForMaskedLM", {**ESM, **ROTARY}, segments=False, label="esm-2", kept=("inv_freq",)),
+    encoder("esmc", "Esmc", "ForMaskedLM", segments=False),
+    encoder("esmc", "Esmc", "Model", {"attention_bias": True, "mlp_bias": True}, segments=False),
     encoder("bert_generation", "BertGeneration", "Encoder", segments=False),
     replace(
         encoder("bert_generation", "BertGeneration", "Decoder", {"is_decoder": True}, segments=False), kind="decoder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from tfkit.core.bounds import ModelSection, Options, Tree
@@ -17,6 +18,7 @@ from tfkit.interop.huggingface.families.bert import (
     renamed,
     table_rules,
 )
+from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Rope, amended, layers_of, look
 from tfkit.interop.huggingface.tensors import Rule
@@ -299,3 +301,45 @@ def windows_of(config: ConfigJson, count: int) -> list[Tree]:
             )
         sizes = sizes[0] if len(set(sizes)) == 1 else {"per_layer": list(sizes)}
     return [{"type": "window", "size": sizes}, {"type": "global_tokens"}]
+
+
+@register("family", "esmc")
+class EsmC(Llama):
+    """ESM C (EvolutionaryScale 2024): a bidirectional Llama with layer norms and a scale for each depth."""
+
+    model_types = ("esmc",)
+    base: ClassVar = {
+        **merged(
+            Llama.base,
+            {
+                "layer": {
+                    "norm": {"type": "layer_norm", "eps": 1e-5},
+                    "attention": {"qk_norm": {"type": "layer_norm", "bias": False}, "qk_norm_at": "width"},
+                }
+            },
+        ),
+        "type": "encoder",
+        "final_norm": {"type": "layer_norm", "bias": False},
+    }
+    heads: ClassVar = {
+        "EsmcForMaskedLM": {"head": {"type": "masked_lm", "norm": {"type": "layer_norm", "eps": 1e-5}}},
+        "EsmcModel": {"head": "none"},
+    }
+    settings = amended(Llama.settings, without=("num_key_value_heads", "head_dim", "rms_norm_eps"))
+    rules = (
+        *(
+            replace(rule, own=str(rule.own).replace("decoder.", "encoder."))
+            for rule in Llama.rules
+            if not str(rule.own).startswith("head.")
+        ),
+        *renamed({"lm_head.dense": "head.dense", "lm_head.layer_norm": "head.norm", "lm_head.decoder": "head.output"}),
+    )
+    fixed = (Fixed("tie_word_embeddings", (False,)),)
+    derived = ("num_key_value_heads", "head_dim")
+    prefix: ClassVar[str] = "esmc."
+    tied: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        override(model, {"layer.residual.branch_scale": (36 / model["num_layers"]) ** 0.5})
+        super().to_recipe(model, config)
