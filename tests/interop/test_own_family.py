@@ -180,15 +180,15 @@ def test_import_names_the_file_of_such_a_map(tmp_path: Path) -> None:
         "import tfkit\n"
         "from tfkit.interop.huggingface.families.llama import Llama\n"
         "from tfkit.interop.huggingface.tensors import Rule\n\n\n"
-        '@tfkit.register("family", "persimmon")\n'
-        "class Persimmon(Llama):\n"
-        '    """Persimmon."""\n\n'
-        '    model_types = ("persimmon",)\n'
+        '@tfkit.register("family", "zamba")\n'
+        "class Zamba(Llama):\n"
+        '    """Zamba."""\n\n'
+        '    model_types = ("zamba",)\n'
         '    rules = (*Llama.rules, Rule("final_layernorm.{kind}", "decoder.final_norm.{kind}"))\n'
     )
     done = command("import", tmp_path, "--out", tmp_path / "run", "--import", tmp_path / "mine.py")
     assert done.exit_code == 2
-    assert f"{tmp_path / 'mine.py'}:6: family 'persimmon': two rules cover decoder.final_norm" in done.stderr
+    assert f"{tmp_path / 'mine.py'}:6: family 'zamba': two rules cover decoder.final_norm" in done.stderr
     assert "final_layernorm.{kind} <-> decoder.final_norm.{kind} is never written" in done.stderr
 
 

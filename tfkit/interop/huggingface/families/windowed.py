@@ -59,7 +59,7 @@ class Mellum(ByType, FirstDense):
 
 @register("family", "flint")
 class Flint(LocalTurns, QwenMoe):
-    """Flint (Recursive 2026): rotation in windowed layers only, sinks, sigmoid scores without bias, a shared expert."""
+    """Flint (RecursiveSI 2026): rotation in windowed layers only, sinks, unbiased sigmoid scores, a shared expert."""
 
     model_types = ("flint",)
     base = merged(
