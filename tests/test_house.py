@@ -21,26 +21,26 @@ ROOMS = {
     "__init__.py": 73,
     "__main__.py": 5,
     "api.py": 192,
-    "cli": 3401,
+    "cli": 3403,
     "components": 4703,
-    "contracts": 4198,
+    "contracts": 4208,
     "core": 3593,
     "data": 5904,
     "functional": 1629,
     "generation": 4282,
-    "interop": 10927,
+    "interop": 11636,
     "models": 1969,
-    "plain": 2351,
+    "plain": 2370,
     "recipe": 6922,
-    "reports": 3586,
-    "run": 972,
+    "reports": 3588,
+    "run": 974,
     "runs": 2799,
-    "skeletons": 875,
+    "skeletons": 878,
     "storage": 901,
     "studies": 4440,
-    "training": 9019,
+    "training": 9057,
 }
-TESTS = 50_643
+TESTS = 50_857
 
 
 @cache

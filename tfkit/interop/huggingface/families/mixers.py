@@ -57,7 +57,7 @@ def usual_rank(width: int) -> int:
 
 
 @register("family", "mamba")
-class Mamba(Family):
+class MambaFamily(Family):
     """Mamba: selective state spaces in every layer, no attention, no feed-forward, no positions."""
 
     model_types = ("mamba",)
@@ -115,13 +115,13 @@ class Mamba(Family):
 
 
 @register("family", "falcon_mamba")
-class FalconMamba(Mamba):
+class FalconMamba(MambaFamily):
     """Falcon Mamba (Zuo et al. 2024): Mamba with norms of step sizes, inputs and outputs, without weights."""
 
     model_types = ("falcon_mamba",)
-    base: ClassVar = merged(Mamba.base, {"layer.mixer": {"norm": {"type": "rms_norm", "affine": False}}})
+    base: ClassVar = merged(MambaFamily.base, {"layer.mixer": {"norm": {"type": "rms_norm", "affine": False}}})
     heads: ClassVar = heads_of("FalconMamba")
-    settings = (*Mamba.settings, Setting("mixer_rms_eps", "layer.mixer.norm.eps", 1e-6))
+    settings = (*MambaFamily.settings, Setting("mixer_rms_eps", "layer.mixer.norm.eps", 1e-6))
 
 
 class Mixing(Llama):
