@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Unpack
 
-from tfkit.api import check_sizes
+from tfkit.api import Source, check_sizes
 from tfkit.core.blueprint import Blueprint, whole_numbers
 from tfkit.core.component import spell
 from tfkit.plain.classes import Classes
@@ -63,14 +64,17 @@ def generate(model, {source}, start, count):
 '''
 
 
-def code(recipe: Recipe, inputs: Sequence[str] = (), **reading: Unpack[ReadingOptions]) -> str:
+def code(recipe: Source, inputs: Sequence[str] = (), **reading: Unpack[ReadingOptions]) -> str:
     """Return the model of a recipe as one file of plain PyTorch (torch and einops) with the weight names of a run.
 
-    `recipe` is a shipped name, a path, a mapping or a loaded recipe; `inputs` are arguments of forward besides those
-    that it always has. The text was run: with random weights at a small size, it gives the model's logits. Raise
-    UsageError for inputs that the model does not take, and with the status 1 if the model cannot be printed.
+    `recipe` is a shipped name, a path, the folder of a run, a mapping or a loaded recipe; `inputs` are arguments of
+    forward besides those that it always has. The text was run: with random weights at a small size, it gives the
+    model's outputs. Raise UsageError for inputs that the model does not take, and with the status 1 if the model cannot
+    be printed.
     """
-    return printed(read_for("code", ("inputs",), recipe, reading), inputs)
+    folder = Path(recipe) if isinstance(recipe, (str, Path)) and Path(recipe).is_dir() else None
+    loaded = read_for("code", ("inputs",), recipe if folder is None else folder / "resolved.yaml", reading)
+    return printed(loaded if folder is None else loaded.named(folder.resolve().name), inputs)
 
 
 def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> str:
@@ -93,7 +97,8 @@ def printed(recipe: Recipe, inputs: Sequence[str] = (), usable: bool = True) -> 
 def _longer(blueprint: Blueprint) -> Blueprint:
     """Let a model read texts that are long enough to tell lengths from other numbers."""
     sides = {plan.side: plan for plan in blueprint.stacks() if plan.max_length is not None}
-    return replace(blueprint, **{side: replace(plan, max_length=LONG) for side, plan in sides.items()})  # type: ignore[arg-type]
+    longer: dict[str, Any] = {side: replace(plan, max_length=LONG) for side, plan in sides.items()}
+    return replace(blueprint, **longer)
 
 
 def _differing(text: str, other: str) -> str:
@@ -147,7 +152,9 @@ def lengths(blueprint: Blueprint, choice: int) -> dict[str, int]:
     near = {value // by + more for value in numbers for by in (1, 2, 4) for more in (-1, 0, 1)}
     most = min(plan.max_length or LENGTHS[1] for plan in blueprint.stacks())
     free = sorted((one for one in LENGTHS if one <= most), key=lambda one: (one in numbers) + (one in near))
-    return {"batch": BATCH, "time": free[choice], "source": (free[choice + 2 :] or free)[0]}
+    sizes = {"batch": BATCH, "time": free[choice], "source": (free[choice + 2 :] or free)[0]}
+    marks = any("global_attention_mask" in plan.needs for plan in blueprint.stacks())
+    return sizes | ({"marked": sizes["time"] // 2} if marks else {})
 
 
 def _named(blueprint: Blueprint) -> dict[str, list[int]]:

@@ -66,7 +66,7 @@ def tensors(
 ) -> dict[str, Tensor]:
     """Return random inputs on `device`, cpu or meta, of `time` tokens and, in an encoder or a memory, `source_time`.
 
-    The last tokens of row 0 are padding, each row packs two texts, and the first token sees all tokens.
+    The last tokens of row 0 are padding, each row packs several texts, and its first tokens see all tokens.
     """
     generator = Generator().manual_seed(seed)
     plans = list(blueprint.stacks())
@@ -91,10 +91,10 @@ def _tensor(name: str, plan: StackPlan, size: tuple[int, int], generator: Genera
         "inputs_embeds": lambda: torch.randn(*size, width, generator=generator),
         "hidden_states": lambda: torch.randn(*size, plan.memory_width or width, generator=generator),
         "attention_mask": lambda: 1 - ((row == 0) & (place >= max(1, size[1] - PADDING))).long(),
-        "segment_ids": lambda: 1 + place // half,
+        "segment_ids": lambda: 1 + place // (half - row).clamp(min=1),
         "position_ids": lambda: place % half,
-        "global_attention_mask": lambda: (place == 0).long(),
-        "prefix_length": lambda: torch.full(size[:1], half),
+        "global_attention_mask": lambda: (place <= 2 * row).long(),
+        "prefix_length": lambda: (half - row[:, 0]).clamp(min=0),
     }
     return makers[name.removeprefix("decoder_").removeprefix("encoder_")]()
 

@@ -20,7 +20,7 @@ from tfkit.core.blame import described, shortened
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.context import Context
 from tfkit.functional.attend import announce
-from tfkit.functional.band import band_of
+from tfkit.functional.band import band_of, places_of
 from tfkit.functional.dropout import Dropout, dropout
 from tfkit.functional.rotate import rotate
 from tfkit.functional.view import with_tensors
@@ -81,7 +81,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
 
     replace(nn.Module, "__call__", _module)
     replace(Experts, "_chosen", _experts)
-    by_id: dict[int, Callable[..., object]] = {id(dropout): _dropout, id(rotate): _function}
+    by_id: dict[int, Callable[..., object]] = {id(dropout): _dropout, id(rotate): _function, id(places_of): _places}
     by_id |= dict.fromkeys(map(id, EINOPS), _einops)
     by_id |= dict.fromkeys(map(id, (band_of, announce)), lambda *_: None)  # a faster kernel computes the same
     for module in [one for name, one in list(sys.modules.items()) if not name.startswith(("torch.", "einops."))]:
@@ -147,6 +147,16 @@ def _einops(recorder: Recorder, old: Callable[..., Tensor], *args: object, **siz
 
 def _dropout(recorder: Recorder, old: Callable[..., Tensor], x: Tensor, rate: float) -> object:
     return recorder.record(Operation("op", "dropout", F.dropout), (x, rate), {}, _copy(x)) if rate else x
+
+
+def _places(recorder: Recorder, old: Callable[..., object], marked: Tensor) -> tuple[Tensor, Tensor]:
+    """Find marked tokens as `places_of` does, whose number of places depends on values."""
+    order, most = marked.int().argsort(dim=1, descending=True, stable=True), marked.sum(dim=1).max()
+    with torch._C.DisableTorchFunction():
+        first = order[:, : recorder.lengths["marked"]]
+    index = (slice(None), slice(None, most))
+    places: Tensor = recorder.record(Operation("op", "__getitem__"), (order, index), {}, first)
+    return places, marked.gather(1, places)
 
 
 def _function(recorder: Recorder, old: Callable[..., Tensor], *args: object) -> object:
