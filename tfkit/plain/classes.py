@@ -352,7 +352,7 @@ class Classes:
         role, _ = column[0].strip("⟦⟧").split("|")
         found: set[str] | None = None
         for number, (_, module) in zip(column, group.instances, strict=True):
-            options = dict(getattr(module, "config", ()))
+            options = dict(vars(module).get("config", ()))
             holders = {**options, **{name: one for name, one in vars(module).items() if name[0] != "_"}}
             same = {name for name, one in holders.items() if type(one) in (int, float) and f"|{one!r}⟧" in number}
             found = same if found is None else found & same

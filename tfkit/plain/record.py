@@ -286,7 +286,7 @@ class Recorder(TorchFunctionMode):
         for name, one in self.frame().f_locals.items():
             if isinstance(one, Tensor):
                 names.setdefault(id(one), name.strip("_"))
-            for inner in getattr(type(one), "_fields", ()):  # of a named tuple
+            for inner in vars(type(one)).get("_fields", ()):  # of a named tuple
                 names.setdefault(id(getattr(one, inner)), inner)
         for tensor in tensors_of(arguments):
             if id(tensor) in names and id(tensor) in self.values:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from tfkit.core.output import printable
+from tfkit.models.layer import Layer
 from tfkit.plain.classes import Child, Classes, Instance, Keyed, Listed, Pattern, numbers
 from tfkit.plain.expressions import MARK, wrapped
 from tfkit.plain.lines import repeated
@@ -133,7 +134,7 @@ def described(module: nn.Module | None) -> str:
     """Return the first sentence of what a module computes, with its paper; of a layer, that of its residual layout."""
     if type(module).__name__ == "Stack":
         return ""
-    kind = type(getattr(module, "residual", None) if type(module).__name__ == "Layer" else module)
+    kind = type(module.residual if isinstance(module, Layer) else module)
     return quoted((vars(kind).get("__doc__") or "").strip().split("\n")[0])
 
 

@@ -305,7 +305,7 @@ class Foreign(Callback):
             setattr(self, name, hook)
         self.name = "function" if found.get("step") is given else type(given).__name__
         self.averages = "weights" in found
-        self.changes_weights = getattr(given, "changes_weights", False) is True
+        self.changes_weights = hasattr(given, "changes_weights") and given.changes_weights is True
 
 
 class Callbacks:
