@@ -30,7 +30,7 @@ ROOMS = {
     "generation": 4282,
     "interop": 11636,
     "models": 1969,
-    "plain": 2388,
+    "plain": 2389,
     "recipe": 6922,
     "reports": 3588,
     "run": 974,

@@ -97,8 +97,9 @@ def _heads(blueprint: Blueprint) -> set[tuple[int, int, int]]:
     found = set()
     for plan in blueprint.stacks():
         for config in (sublayer.config for layer in plan.layers for sublayer in layer.sublayers):
-            if count := getattr(config, "num_heads", None):
-                found.add((plan.d_model, count, getattr(config, "head_dim", None) or plan.d_model // count))
+            options = dict(config)
+            if count := options.get("num_heads"):
+                found.add((plan.d_model, count, options.get("head_dim") or plan.d_model // count))
     return found
 
 
