@@ -385,7 +385,7 @@ def test_the_name_of_code_does_not_travel(theirs: Path, tmp_path: Path) -> None:
     kept.unlink()
     for path in (*tmp_path.glob("run/**/*.json"), *tmp_path.glob("out/*.json"), *tmp_path.glob("again/*.json")):
         assert not {"auto_map", "custom_pipelines"} & set(keys(json.loads(path.read_text()))), path
-    assert not list(tmp_path.glob("[roa]*/**/*.py"))
+    assert {path.name for path in tmp_path.glob("[roa]*/**/*.py")} == {"model.py"}  # what the model computes
     for folder in ("out", "again"):
         from transformers import AutoTokenizer
 
