@@ -21,7 +21,7 @@ ROOMS = {
     "__init__.py": 73,
     "__main__.py": 5,
     "api.py": 192,
-    "cli": 3403,
+    "cli": 3404,
     "components": 4703,
     "contracts": 4208,
     "core": 3593,
@@ -40,7 +40,7 @@ ROOMS = {
     "studies": 4440,
     "training": 9057,
 }
-TESTS = 50_858
+TESTS = 50_857
 
 
 @cache

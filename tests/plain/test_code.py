@@ -21,8 +21,7 @@ from tests.shipped import MODELS, shipped
 from tests.training.small import RECIPE
 from tfkit.models.build import build_model
 from tfkit.plain.code import code, printed
-from tfkit.plain.inputs import chosen, tensors
-from tfkit.plain.proof import _answer as answer
+from tfkit.plain.inputs import answer, chosen, tensors
 from tfkit.plain.smaller import smaller
 from tfkit.recipe.load import Recipe
 

@@ -193,7 +193,7 @@ def show_command(
     loaded = loaded.named(folder.resolve().name) if folder.is_dir() else loaded
     loaded.tell_warnings()
     if code:
-        _print_code(loaded, ",".join(inputs).replace(" ", "").strip(",").split(",") if inputs else [], out, force)
+        _print_code(loaded, inputs, out, force)
         return
     import torch
 
@@ -217,7 +217,8 @@ def show_command(
 
 def _print_code(recipe: Recipe, inputs: Sequence[str], out: Path | None, force: bool) -> None:
     """Print a model as plain PyTorch, or write it to `out`."""
-    printed = partial(printer().printed, recipe, inputs)
+    names = [name.strip() for given in inputs for name in given.split(",")]
+    printed = partial(printer().printed, recipe, [name for name in names if name])
     if out is None:
         echo(printed(), end="")
         return

@@ -62,7 +62,7 @@ class Pattern:
     instances: list[tuple[tuple[str, ...], nn.Module | None]] = field(default_factory=list)
     comments: list[list[str]] = field(default_factory=list)
     name: str = ""
-    arguments: dict[int, str] = field(default_factory=dict)  # name of the argument by the place of the number
+    arguments: dict[int, str] = field(default_factory=dict)  # argument name by the index of the number
 
 
 def flat(child: Child) -> str:
@@ -110,7 +110,7 @@ class Classes:
         for scope in self.root.under():
             if scope.module is not None:
                 self.scopes.setdefault(id(scope.module), scope)
-        self.top = self.of(self.root)
+        self.of(self.root)
         for scope in self.root.under():
             one, first = self.of(scope), self.of(self.scopes.get(id(scope.module), scope))
             if isinstance(one, Instance) and isinstance(first, Instance) and one.group != first.group:
@@ -121,7 +121,7 @@ class Classes:
 
     # groups
     def of(self, scope: Scope) -> Instance | str:
-        """Return how the module of a scope is made, grouping it with equal ones."""
+        """Return the constructor of a scope's module, grouped with equal ones."""
         if id(scope) not in self.made:
             self.made[id(scope)] = self._usual(scope) or self._grouped(scope)
         return self.made[id(scope)]
@@ -197,7 +197,7 @@ class Classes:
         return children, own
 
     def child(self, module: nn.Module) -> Child:
-        """Return how a child is made."""
+        """Return the constructor of a child."""
         if id(module) in self.scopes:
             return self.of(self.scopes[id(module)])
         if isinstance(module, nn.ModuleList):
@@ -293,7 +293,7 @@ class Classes:
         kinds = Counter(type(group.scope.module).__name__ for group in self.groups)
         taken = {*RESERVED, *(kind for kind, count in kinds.items() if count == 1)}
         for group in self.groups:
-            wanted = self._wishes(group)
+            wanted = self._candidates(group)
             own = kinds[wanted[0]] == 1
             number = 2
             while wanted[0] in taken and not own:
@@ -302,7 +302,7 @@ class Classes:
             group.name = wanted[0]
             taken.add(group.name)
 
-    def _wishes(self, group: Pattern) -> list[str]:
+    def _candidates(self, group: Pattern) -> list[str]:
         """Return names for a class, best first."""
         scope, kind = group.scope, type(group.scope.module).__name__
         names = scope.path.split(".")

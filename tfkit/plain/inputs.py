@@ -1,4 +1,4 @@
-"""Inputs of a printed model's forward, and tensors for them."""
+"""Inputs and output of a printed model's forward, and tensors for the inputs."""
 
 # Axes: batch, time (or source: tokens of the encoder, or of the memory), width.
 
@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import UsageError
+from tfkit.models.base import ModelOutput
 
 PADDING = 3  # padded tokens at the end of row 0
 
@@ -101,3 +102,8 @@ def _tensor(name: str, plan: StackPlan, size: tuple[int, int], generator: Genera
 
 def _segments(plan: StackPlan) -> int:
     return 0 if plan.embedding is None else plan.embedding.num_segments()
+
+
+def answer(out: ModelOutput) -> Tensor:
+    """Return the logits, else the output of the first additional head, else the hidden states."""
+    return next(one for one in (out.logits, *out.heads.values(), out.hidden) if one is not None)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import on_one_line
 from tfkit.functional.linear import Linear
-from tfkit.models.base import Model, ModelOutput
+from tfkit.models.base import Model
 from tfkit.models.build import build_model
-from tfkit.plain.inputs import Unprintable, tensors
+from tfkit.plain.inputs import Unprintable, answer, tensors
 
 # batch, tokens, tokens of the source; one is a long text, and the first is also differentiated
 SIZES = ((2, 11, 13), (3, 7, 9), (1, 1, 2), (1, 2, 1), (2, 180, 150))
@@ -35,7 +35,7 @@ def prove(blueprint: Blueprint, text: str, name: str, inputs: Sequence[str]) -> 
         lengths = min(time, last.max_length or time), min(source, first.max_length or source)
         call = tensors(blueprint, inputs, batch, *lengths, "cpu")
         with torch.set_grad_enabled(batch == SIZES[0][0] and time == SIZES[0][1]):
-            wanted = _answer(model(**call))
+            wanted = answer(model(**call))
             with _failing(f"fails for {batch} x {lengths[0]} tokens"):
                 found = twin(**call)
             off = _relative(wanted, found)
@@ -81,11 +81,6 @@ def _executed(text: str, name: str) -> nn.Module:
         exec(compile(text, FILE, "exec", dont_inherit=True), space)
         twin: nn.Module = space[name]()
     return twin.eval()
-
-
-def _answer(out: ModelOutput) -> Tensor:
-    """Return the logits, else the output of the first additional head, else the hidden states."""
-    return next(one for one in (out.logits, *out.heads.values(), out.hidden) if one is not None)
 
 
 def _relative(wanted: Tensor, found: object) -> float:

@@ -25,7 +25,7 @@ from tfkit.functional.dropout import Dropout, dropout
 from tfkit.functional.rotate import rotate
 from tfkit.functional.view import with_tensors
 from tfkit.models.build import build_model
-from tfkit.plain.inputs import Unprintable, tensors
+from tfkit.plain.inputs import Unprintable, answer, tensors
 from tfkit.plain.record import Recorder, is_leaf, persistent
 from tfkit.plain.values import Operation, Scope, Size, Value
 
@@ -58,8 +58,7 @@ def record(blueprint: Blueprint, inputs: Sequence[str], lengths: Mapping[str, in
             place = described(error) or f"{type(error).__name__}: {shortened(error)}"
             raise Unprintable(f"the forward cannot be recorded on meta, without values: {place}") from error
         recorder.stack.pop()
-    heads = (out.logits, *out.heads.values(), out.hidden)
-    recording = Recording(recorder, root, recorder.values[id(next(one for one in heads if one is not None))])
+    recording = Recording(recorder, root, recorder.values[id(answer(out))])
     _reduce(recording)
     return recording
 
