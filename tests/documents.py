@@ -20,7 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
-    {ROOT / "README.md", *(path for top in ("recipes", "tests", "tfkit") for path in (ROOT / top).rglob("README.md"))}
+    {
+        *(ROOT / "README.md", *(ROOT / "recipes" / "guides").glob("*.md")),
+        *(path for top in ("recipes", "tests", "tfkit") for path in (ROOT / top).rglob("README.md")),
+    }
 )
 BLOCK = re.compile(r"<!-- (?P<what>\w+)(: (?P<value>[^ ]+))? -->\n```\w+\n(?P<text>.*?)```", re.DOTALL)
 KINDS = ("file", "recipe", "code", "python", "run", "session")

@@ -1,4 +1,7 @@
-"""The tables of keys in recipes/README.md, written from the schemas by `python -m tests.reference`."""
+"""The tables of keys in recipes/README.md and of declarations in tfkit/components/README.md, written from the code.
+
+`python -m tests.reference` writes both.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from tfkit.core.registry import REGISTRY
 from tfkit.recipe.keys import GROUPS
 from tfkit.recipe.settings.sections import Data, Generate, Train
 from tfkit.recipe.text.node import inline
+from tfkit.reports.declarations import HEADS, tables
 from tfkit.reports.parts import options_of
 from tfkit.studies.settings import Study
 
 from .documents import ROOT, rewrite
 
 DOCUMENT = ROOT / "recipes" / "README.md"
+PARTS = ROOT / "tfkit" / "components" / "README.md"
 GRAMMAR = {
     "top": "The sections of a recipe",
     "model": "`model:`, beside the keys of a stack",
@@ -42,6 +47,21 @@ def text() -> str:
     )
 
 
+def declared() -> str:
+    """What classes may declare."""
+    found = tables()
+    titles = {"declarations": "Declarations", "capabilities": "Capabilities", "options": "Options"}
+    titles |= {"hooks": "Hooks of `multi_head`"}
+    code = {name: range(1, 3) if name == "declarations" else range(1) for name in found}
+    return "\n\n".join(
+        _table(titles[name], HEADS[name], (_coded(row, code[name]) for row in rows), 0) for name, rows in found.items()
+    )
+
+
+def _coded(row: Sequence[str], places: Sequence[int]) -> list[str]:
+    return [f"`{cell}`" if place in places and cell else cell for place, cell in enumerate(row)]
+
+
 def _sentences(group: str) -> Iterator[tuple[str, str]]:
     yield from ((key.name, key.sentence) for key in GROUPS[group].values())
 
@@ -52,9 +72,9 @@ def _options(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
         yield option["name"], option["type"], default, option["meaning"]
 
 
-def _table(title: str, heads: Sequence[str], cells: object) -> str:
+def _table(title: str, heads: Sequence[str], cells: object, coded: int = 1) -> str:
     lines = [_row(heads), "|".join(["", *["---"] * len(heads), ""])]
-    lines += [_row((f"`{row[0]}`", *row[1:])) for row in cells]  # type: ignore[attr-defined]
+    lines += [_row(_coded(row, range(coded))) for row in cells]  # type: ignore[attr-defined]
     return f"### {title}\n\n" + "\n".join(lines)
 
 
@@ -64,3 +84,4 @@ def _row(cells: Sequence[str]) -> str:
 
 if __name__ == "__main__":
     rewrite(DOCUMENT, "reference", text())
+    rewrite(PARTS, "declarations", declared())

@@ -113,6 +113,15 @@ def test_an_own_part_of_another_width_is_refused_before_it_is_trained(monkeypatc
         tfkit.load_recipe("translate-numbers", changes | {"model.layer.residual": "halves"})
     )
 
+    @tfkit.register("residual", "leaves_out")
+    class LeavesOut(PreNorm):
+        def forward(self, x: torch.Tensor, branches: Sequence[Branch]) -> torch.Tensor:
+            return torch.cat((x[:, :1], x[:, 1:] + sum(one(one.norm(x[:, 1:])) for one in branches)), dim=1)
+
+    wrong = r"residual 'leaves_out' of .*: calls attention 'multi_head' with 3 of 4 tokens, but masks"
+    with pytest.raises(tfkit.UsageError, match=wrong):
+        _summary(tfkit.load_recipe("gpt2", {"model.layer.residual": "leaves_out"}))
+
 
 # --- what Python shows
 

@@ -56,8 +56,11 @@ def each_block(what: str) -> pytest.MarkDecorator:
 
 
 def test_every_mark_is_known():
-    marks = {mark for path in DOCUMENTS for mark in re.findall(r"^<!-- (\w+)", path.read_text("utf-8"), re.MULTILINE)}
-    assert marks <= {*KINDS, "families", "onnx", "reference", "end"}
+    marks = {
+        mark for path in DOCUMENTS for mark in re.findall(r"^<!-- ([\w-]+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    studies = {file.stem for file in (ROOT / "recipes" / "studies").glob("*.yaml")}
+    assert marks <= {*KINDS, *studies, "textbook", "families", "onnx", "reference", "declarations", "end"}
 
 
 @each_block("recipe")
@@ -101,6 +104,19 @@ def test_a_session_runs(block, folder):
         sets = [f"--set={one}" for one in SHORT] if words[0] == "train" else []
         result = run(*words, *sets)
         assert result.exit_code == 0, f"{command}\n{result.output}"
+
+
+PAGE = ROOT / "recipes" / "guides" / "part-from-a-paper.md"
+IDEAS = [block for block in blocks("file", PAGE) if block.value.endswith(".py")]
+
+
+@pytest.mark.parametrize("block", IDEAS, ids=lambda block: block.value)
+def test_an_idea_takes_forty_lines_and_holds_in_all_contracts(block, folder):
+    """Every part of the page, as a reader writes it."""
+    (folder / block.value).write_text(block.text, encoding="utf-8")
+    result = run("parts", "--verify", block.value)
+    assert len(block.text.splitlines()) <= 40
+    assert result.exit_code == 0 and "FAILED" not in result.output and "not run" not in result.output, result.output
 
 
 @pytest.mark.slow
@@ -158,23 +174,27 @@ def test_every_task_and_every_family_is_in_the_table():
     text = RECIPES.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?) \|", text.partition("## The tasks")[2], re.MULTILINE)
     assert set(re.findall(r"`([\w-]+)`", "\n".join(rows))) == set(shipped_tasks())
-    types = {name for family in REGISTRY.load("family").values() for name in family.model_types}
+    types = {family.model_types[0] for family in REGISTRY.load("family").values()}
     assert set(re.findall(r"\[`([^`]+)`\]", between(text, "families")[1])) == types
 
 
 @looped("slot", [slot for slot in CATALOGUES if slot != "activation"])
 def test_every_part_is_listed(slot):
-    (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", PARTS.read_text(encoding="utf-8"), re.MULTILINE)
+    text, _, _ = between(PARTS.read_text(encoding="utf-8"), "declarations")
+    (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", text, re.MULTILINE)
     listed = [name for name in re.findall(r"`(\w+)`", row) if name != "none"]
     assert sorted(listed) == REGISTRY.names(slot)
 
 
-@pytest.mark.parametrize("name", ["families", "reference"])
+@pytest.mark.parametrize("name", ["families", "reference", "declarations"])
 def test_a_table_is_what_the_code_says(name):
-    _, shown, after = between(RECIPES.read_text(encoding="utf-8"), name)
-    assert after, f"recipes/README.md has no table between its marks for {name}"
-    table = {"families": proofs, "reference": reference}[name].text()
-    assert shown == table, "write it with: python -m tests.reference; python -m tests.interop.proofs"
+    document, table = {
+        "families": (RECIPES, proofs.text), "reference": (RECIPES, reference.text),
+        "declarations": (PARTS, reference.declared),
+    }[name]  # fmt: skip
+    _, shown, after = between(document.read_text(encoding="utf-8"), name)
+    assert after, f"{document} has no table between its marks for {name}"
+    assert shown == table(), "write it with: python -m tests.reference; python -m tests.interop.proofs"
 
 
 @looped("name", proofs.REFERENCES)

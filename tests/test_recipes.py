@@ -175,24 +175,28 @@ def overrides(name: str, folder: Path) -> dict[str, object]:
         return {f"data.{split}.{key}": value for split in ("train", "valid") for key, value in values.items()}
 
     pair = {"type": "parallel_text", "source": english, "target": german}
+    written: dict[str, object] = {"generate.max_new_tokens": 5}
     own: dict[str, dict[str, object]] = {
         "multi30k": {
             **{f"data.{split}": pair for split in ("train", "valid", "test")},
             "data.tokenizer.vocab_size": 60,
         },
-        "tinyshakespeare": {"data.train.files": english, "data.valid.files": german},
+        "tinyshakespeare": {"data.train.files": english, "data.split.valid": 0.5},
         "names": splits(files=english),
         "pretrain": splits(files=english),
         "sst2": splits(file=labelled),
         "trec": splits(file=labelled),
         "snips": splits(file=words, tags=tags),
         "ud-ewt": splits(file=treebank),
-        "chat": {"generate.max_new_tokens": 5},
-        "translate-characters": {"generate.max_new_tokens": 5},
+        "chat": written,
+        "translate-characters": written,
         "probe": splits(count=40) | {"data.test.count": 40, "data.longer.count": 40},
         "digits": splits(limit=20) | {"data.test.limit": 20},
         "captions": splits(size=20) | {"data.test.size": 20},
         "tones": splits(size=20) | {"data.test.size": 20},
+        "protein-functions": {"train.init_from": "none"},
+        "directions": {"data.train.size": 20, "data.valid.limit": 5, "data.test.limit": 5} | written,
+        **{task: {} for task in ("proteins", "molecules", "events", "tune-names")},
     }
     if name in own:
         return {**SHORT, **own[name]}
@@ -211,6 +215,7 @@ def test_a_task_trains_evaluates_and_generates(path, tmp_path):
     assert scores["loss"] > 0
     if recipe.blueprint(run.tokenizer.vocab_size).decoder is not None:
         given = np.zeros((2, 24, 24, 3)) if run.reads_vectors else ["two dogs", "a"]
+        given = [f"<lu> {text}" for text in given] if path.stem == "directions" else given
         assert len(run.generate(given, max_new_tokens=3)) == 2
     moved = shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     assert tfkit.load_run(moved).evaluate(limit=4) == scores

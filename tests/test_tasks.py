@@ -241,4 +241,6 @@ class TestInitFrom:
         assert torch.equal(before["encoder.embedding.tokens.weight"], after["encoder.embedding.tokens.weight"])
         assert not torch.equal(before["head.dense.weight"], after["head.dense.weight"])
         fill = run.predict("a <mask> film")[0]
+        hidden = run.attention("a <mask> film").maps[0].queries  # a mask is read as one, as in predict
+        assert "<mask>" in hidden and "<unk>" not in hidden
         assert len(fill["fills"][0]) == 5 and fill["filled"].startswith("a ")

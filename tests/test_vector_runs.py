@@ -70,6 +70,12 @@ def test_a_run_of_pictures_learns_loads_and_predicts(run: Run) -> None:
         assert [one["label"] for one in loaded.predict(given)] == ["dark", "light"]
     out = command("predict", run.folder, "--input", run.folder.parent / "x.npy").splitlines()
     assert [line.split("\t")[0] for line in out] == ["dark", "light"] * 12
+    table = run.folder.parent / "answers.csv"
+    command("predict", run.folder, "--input", run.folder.parent / "x.npy", "--out", table)
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("id,vectors,label") and [line.split(",")[0] for line in lines[1:]] == [
+        *map(str, range(1, 25))
+    ]
 
 
 @pytest.mark.full
@@ -117,6 +123,8 @@ def test_wrong_inputs_are_refused(given: Any, said: str, run: Run) -> None:
         run.predict(given)
     with pytest.raises(UsageError, match="reads arrays, but embed requires texts"):
         run.embed(["text"])
+    refused = CliRunner().invoke(main, ["embed", str(run.folder), "--input", str(run.folder.parent / "x.npy")])
+    assert refused.exit_code == 2 and "reads arrays, but embed requires texts" in refused.stderr
     (run.folder.parent / "x.txt").write_text("text\n")
     for words, why in ((["text"], "use --input PATH, a .npy file of arrays"), (["--input"], "is not a .npy file")):
         words += [str(run.folder.parent / "x.txt")] * ("--input" in words)

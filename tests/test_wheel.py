@@ -37,6 +37,7 @@ def test_the_wheel_checks_lists_and_trains_outside_the_clone(tmp_path: Path) -> 
     assert (site / "tfkit" / "__init__.py").is_file()
     assert run("tfkit", "--version") == f"tfkit {tfkit.__version__}\n"
     assert "bert-base: ok" in run("tfkit", "check", "bert-base")
+    assert "proteins: ok" in run("tfkit", "check", "proteins")  # with the data beside it
     assert run("tfkit", "recipes").count("\n") > 150
     run("tfkit", "train", "translate-numbers", "--out", "short", *(f"--set={one}" for one in SHORT))
     assert (tmp_path / "short" / "model.safetensors").is_file()

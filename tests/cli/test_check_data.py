@@ -187,7 +187,7 @@ def test_a_missing_file_of_a_shipped_task_is_a_warning_until_it_is_ones_own() ->
     shipped = typed("check", "tinyshakespeare")
     assert shipped.exit_code == 0 and "warning: data.train.files: no such file" in shipped.stderr
     own = typed("check", "tinyshakespeare", "--set", "data.train.files=mine.txt")
-    assert own.exit_code == 2 and own.stderr.count("no such file") == 2
+    assert own.exit_code == 2 and own.stderr.count("no such file") == 1
     assert "--set data.train.files=mine.txt: data.train.files: no such file" in own.stderr
 
 
@@ -241,6 +241,7 @@ LINES = {
     "json_lines": '{"text": "b"}\n',
     "csv": "a,b\n",
     "chat": '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n',
+    "fasta": ">a b=c\nACGT\nAC\n",
     "conllu": "1\ta\tb\tc\td\te\tf\tg\th\ti\n\n",
 }
 
@@ -307,3 +308,36 @@ def test_a_conversation_is_shown_by_turns_and_rendered_once() -> None:
     assert shown.output.splitlines()[1:] == ['  train: user "hi"', '  train: assistant "[{a"'], shown.output
     refused = check({"type": "chat", "file": "chat.jsonl"}, "--set", "objective={type: chat, template: x}")
     assert refused.exit_code == 2 and "chat.jsonl:1: the chat template ends a reply without" in refused.output
+
+
+# --- text outside the vocabulary
+
+
+@pytest.mark.full
+def test_text_outside_the_vocabulary_of_the_training_split_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    Path("t.fa").write_text("; made by hand\n>a\nACDE\nFG\n>b\nAC\n")
+    Path("v.fa").write_text(">a\nACD\n>b x=y\nA\nZCX\n\n>c\nB\n")
+    Path("t.csv").write_text("codes\n25 18 50\n7 0\n")
+    Path("v.csv").write_text("codes\n25 18\n7 51\n")
+    codes = {"type": "csv", "fields": {"text": "codes"}}
+    cases: list[tuple[Any, dict[str, Any], dict[str, Any], int, str]] = [
+        ("character", {"type": "fasta", "file": "t.fa"}, {"type": "fasta", "file": "v.fa"}, 0,
+         "v.fa:3: not in the vocabulary of the training split: 'Z', 'X'; unknown tokens in 2 examples"),
+        ("character", {"type": "fasta", "file": "t.fa"}, {"type": "fasta", "file": "v.fa", "limit": 1}, 0, ""),
+        ({"type": "character", "special_tokens": {"unknown": "none"}},
+         {"type": "fasta", "file": "t.fa"}, {"type": "fasta", "file": "v.fa"}, 2,
+         "v.fa:3: 'Z' is not in the vocabulary, which has no unknown token"),
+        ("ids", {**codes, "file": "t.csv"}, {**codes, "file": "v.csv"}, 2, "v.csv:3: '51' is not an id; ids are whole"),
+        ({"type": "ids", "vocab_size": 40}, {**codes, "file": "t.csv"}, {**codes, "file": "t.csv", "skip": 1}, 2,
+         "t.csv:2: '50' is not an id; ids are whole numbers from 0 to 39"),
+        ("word", {**codes, "file": "t.csv"}, {**codes, "file": "v.csv"}, 0, ""),
+        ("character", {**codes, "file": "t.csv"}, {"type": "docstrings", "limit": 2}, 0, ""),
+    ]  # fmt: skip
+    for tokenizer, train, valid, code, message in cases:
+        data = {"tokenizer": tokenizer, "train": train, "valid": valid}
+        result = check_recipe({"tfkit": 1, "data": data, "model": MODEL, "objective": "causal_lm"})
+        assert result.exit_code == code, result.stderr
+        lines = [*result.stderr.splitlines(), *caplog.messages]
+        said = [line for line in lines if "vocabulary" in line or "is not an id" in line]
+        caplog.clear()
+        assert len(said) == bool(message) and all(message in line for line in said), result.stderr

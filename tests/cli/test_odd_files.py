@@ -29,6 +29,8 @@ CORPORA: dict[str, Callable[[str], dict[str, Any]]] = {
     "parallel_tsv": lambda file: {"file": file},
     "json_lines": lambda file: {"file": file, "fields": {"text": "text"}},
     "csv": lambda file: {"file": file, "fields": {"text": 0}, "header": False},
+    "fasta": lambda file: {"file": file},
+    "arrays": lambda file: {"file": file},
     "parquet": lambda file: {"file": file, "fields": {"text": "text"}},
     "conllu": lambda file: {"file": file},
     "chat": lambda file: {"file": file},

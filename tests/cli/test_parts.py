@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from tfkit.core.component import Component
 from tfkit.core.errors import PluginProblem
-from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.registry import CATALOGUES, REGISTRY, base_of
 
 from ..sampling import each, looped
 from .typed import typed
@@ -34,6 +36,28 @@ def mine(tmp_path: Path) -> Path:
     file = tmp_path / "mine.py"
     file.write_text(MINE.format(name=f"mine_{tmp_path.name}"))
     return file
+
+
+@pytest.mark.full
+def test_declarations_of_a_slot_and_of_all() -> None:
+    """Every class attribute of a base class that is declared with a default is in the table, with its comment."""
+    tables = json.loads(parts("--declarations", "--json").stdout)
+    found = {one["declaration"]: one for one in tables["declarations"]}
+    assert found["writes"]["slots"].startswith("attention, mixer") and found["inert"]["slots"] == "all"
+    assert {name for slot in CATALOGUES for name in declared(slot)} <= found.keys()
+    assert all(one["meaning"] for one in tables["declarations"])
+    assert tables["hooks"][0]["hook_of_multi_head"] == "project(x, context)"
+    shown = parts("mask", "--declarations").stdout
+    assert "opens" in shown and "higher_is_better" not in shown and "list of whole numbers" in shown
+    refused = parts("mask", "causal", "--declarations")
+    assert refused.exit_code == 2 and "--declarations prints those of a slot; remove causal" in refused.stderr
+
+
+def declared(slot: str) -> set[str]:
+    module, name = base_of(slot)
+    kinds = [kind for kind in getattr(import_module(module), name).__mro__ if issubclass(kind, Component)]
+    values = [entry for kind in kinds for entry in vars(kind).items() if not entry[0].startswith(("_", "part_"))]
+    return {name for name, value in values if isinstance(value, (bool, frozenset, tuple, str, dict))}
 
 
 def test_all_parts_are_listed_and_a_slot_says_how_a_recipe_writes_it() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfkit.cli.new import FOLDER, USES
+from tfkit.cli.new import FOLDER, LIKE, USES
 from tfkit.contracts.verify import verify
 from tfkit.core.registry import CATALOGUES, HOMES, REGISTRY
 from tfkit.recipe.imports import import_parts
@@ -40,8 +40,22 @@ def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_there_is_one_for_every_slot() -> None:
-    assert set(USES) == set(CATALOGUES) - {"model"}
-    assert {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "commands"} == set(USES)
+    assert set(USES) == set(CATALOGUES)
+    likes = {f"{slot}_{like}" for slot, words in LIKE.items() for like in words}
+    assert {file.stem for file in FOLDER.glob("*.py")} - {"__init__", "commands"} == set(USES) | likes
+
+
+@pytest.mark.full
+@looped(("slot", "like"), [(slot, like) for slot, words in LIKE.items() for like in words])
+def test_one_that_starts_from_another_part(here: Path, slot: str, like: str) -> None:
+    name = f"like_{like}"
+    result = typed("new", "--part", slot, name, "--like", like)
+    assert (result.exit_code, result.stderr) == (0, "")
+    import_parts(f"{name}.py")
+    report = verify(REGISTRY.get(slot, name), options=0, checks=("built", "config", "shapes", "gradients", "cache"))
+    assert report.holds, report
+    text = (FOLDER / f"{slot}_{like}.py").read_text(encoding="utf-8")
+    assert "Change th" in text and "description=" in text
 
 
 @looped("slot", USES)
@@ -123,10 +137,11 @@ def test_the_class_has_the_parts_name(here: Path, name: str, part: str) -> None:
 
 
 def test_what_cannot_be_is_said_and_nothing_is_written_over(here: Path) -> None:
-    lone = "the only other arguments that it accepts are NAME and --force"
+    lone = "the only other arguments it accepts are NAME, --like and --force"
     for arguments, message in (
         (("atention", "x"), "unknown slot 'atention'. Did you mean 'attention'?"),
-        (("model", "x"), "no skeleton for the slot 'model'. Available: attention, "),
+        (("nothing_at_all", "x"), "unknown slot 'nothing_at_all'. Available: attention, "),
+        (("residual", "x", "--like", "multi_head"), "no skeleton of a residual like 'multi_head'. Available: --part "),
         (("attention", "multi_head"), "attention 'multi_head' is already registered"),
         (("attention", "two words"), "must be an identifier such as my_attention, got 'two words'"),
         (("attention", "x", "--from", "gpt2"), lone),

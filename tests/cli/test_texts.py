@@ -136,7 +136,7 @@ def test_an_output_that_is_a_file_of_a_run_is_refused(tmp_path: Path, run: Path,
     if name == "link":
         output = tmp_path / name
         output.symlink_to(run / "recipe.yaml")
-    assert f"--output {output} would overwrite a file of a run; choose another" in (
+    assert f"--out {output} would overwrite a file of a run; choose another" in (
         refused("generate", run, "The", "--output", output)
     )
     assert (run / "recipe.yaml").read_bytes() == before
@@ -147,14 +147,13 @@ def test_options_that_do_not_fit(tmp_path: Path, run: Path) -> None:
     read = ("generate", run, "--input", file)
     two = ("--field", "text", "--field", "id")
     cases: list[tuple[tuple[object, ...], str]] = [
-        (read, "contains JSON lines; name the text field with --field NAME; the first line has id, text"),
+        (read, "contains JSON lines; name the text field with --field NAME; the first record has id, text"),
         (("generate", run, "The", "--input", "a"), "--input a and TEXT cannot be combined"),
-        (("generate", run, "The", "--field", "text"), "--field names a field of JSON lines"),
+        (("generate", run, "The", "--field", "text"), "--field names a column or key of a file"),
         ((*read, "--output", file), "would overwrite the input file"),
         ((*read, *two), "reads one text; use --field once"),
-        ((*read, *two[:2], "--output", "o", "--stream"), "remove --field and --output"),
+        ((*read, *two[:2], "--output", "o", "--stream"), "remove --field and --out"),
         (("embed", run, "a", "--input", "b"), "FILE and --input are equivalent"),
-        (("embed", run, "a", "--out", "b", "--output", "c"), "--out and --output are equivalent"),
         (("embed", run), "missing input file: use --input FILE"),
     ]
     for words, message in cases:

@@ -69,7 +69,8 @@ def naive_weights(part: Any, x: Tensor, num_active: int, router: dict[str, Any])
     else:
         scores = [math.exp(logit) / sum(math.exp(other) for other in logits) for logit in logits]
     bias = [0.0] * len(logits) if part.router.selection_bias is None else part.router.selection_bias.tolist()
-    choice = [score + own for score, own in zip(scores, bias, strict=True)]
+    ranked = logits if router.get("selection") == "logits" else scores
+    choice = [score + own for score, own in zip(ranked, bias, strict=True)]
     groups = router.get("num_groups", 1)
     size = len(logits) // groups
     best = 1 if router.get("group_score") == "max" else 2
@@ -97,6 +98,7 @@ ROUTERS: list[dict[str, Any]] = [
     {"type": "softmax", "selection_bias": True},
     {"type": "sigmoid", "selection_bias": True, "normalized": True, "num_groups": 3, "active_groups": 2},
     {"type": "softmax", "num_groups": 3, "active_groups": 1, "group_score": "max"},
+    {"type": "sigmoid", "selection_bias": True, "selection": "logits", "normalized": True},
 ]
 
 
@@ -151,6 +153,15 @@ def test_what_every_token_passes_is_added() -> None:
         if part.shared_gate is not None:
             common = common * torch.sigmoid(x.flatten(0, 1) @ part.shared_gate.weight.T)
         torch.testing.assert_close(part(x, context()), plain(x, context()) + common.reshape(x.shape))
+
+
+@pytest.mark.full
+def test_the_output_may_be_a_mean_and_normalized() -> None:
+    x, plain, mean = inputs(), build(num_shared=1), build(num_shared=1, combine="mean", output_norm="rms_norm")
+    summed = plain(x, context())
+    normed = summed / 2 / ((summed / 2).square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * mean.output_norm.weight
+    mean.load_state_dict(plain.state_dict(), strict=False)
+    torch.testing.assert_close(mean(x, context()), normed)
 
 
 def test_only_chosen_experts_are_computed() -> None:
@@ -231,7 +242,9 @@ def recipe(**feedforward: Any) -> dict[str, Any]:
         ({"router": {"num_groups": 4, "active_groups": 2}}, "top2 needs groups of at least two"),
         ({"router": {"num_groups": 4, "active_groups": 1}}, "too few"),
         ({"router": {"selection_rate": 0.1}}, "needs selection_bias: true"),
+        ({"router": {"selection": "logits"}}, "no effect without a bias"),
         ({"router": "sigmiod"}, "softmax"),
+        ({"combine": "mean"}, "needs a shared expert"),
         ({"shared_gate": True}, "needs a shared expert"),
         ({"num_shared": 1, "shared_expert": {"type": "mlp", "d_ff": 3}}, "cannot be combined with shared_expert"),
         ({"expert": {"type": "experts", "num_experts": 2, "num_active": 1, "expert": GLU}}, "cannot be nested"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from tfkit.core.component import Shape
 from tfkit.core.context import Context, Placement, Span, Visibility
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.core.options import Slot
-from tfkit.functional.kernel import SPAN, linear_scan
+from tfkit.functional.kernel import SPAN, STRIDE, Columns, decayed_sum, linear_scan
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 
@@ -135,6 +138,118 @@ def test_mamba_follows_its_formula(options: dict[str, Any]) -> None:
     assert torch.allclose(part(x, context_of()), want, atol=1e-5)  # its recurrence is float32
 
 
+def paper(part: Any, x: Tensor) -> Tensor:
+    """Mamba-2 of one text [time width], token by token from the paper's formulas."""
+    config, silu = part.config, torch.nn.functional.silu
+    heads, dim, groups, state = part.skip.shape[0], config.head_dim, config.groups, config.d_state
+    inner = torch.nn.functional.pad(part.input(x), (0, 0, config.d_conv - 1, 0))
+    size = torch.nn.functional.softplus(part.step(x) + part.step_bias)
+    size = size if config.step_limits is None else size.clamp(*config.step_limits)
+    held, out = x.new_zeros(heads, dim, state), []
+    for place in range(x.shape[0]):
+        mixed = (inner[place : place + config.d_conv] * part.convolution.weight[:, 0].T).sum(0)
+        mixed = silu(mixed if part.convolution.bias is None else mixed + part.convolution.bias)
+        given, asked = (
+            each.view(groups, state).repeat_interleave(heads // groups, dim=0)
+            for each in mixed[heads * dim :].split(groups * state)
+        )
+        values = mixed[: heads * dim].view(heads, dim)
+        decay = torch.exp(-part.log_decay.exp() * size[place])[:, None, None]
+        held = decay * held + size[place][:, None, None] * values[:, :, None] * given[:, None]
+        out.append(((held * asked[:, None]).sum(-1) + part.skip[:, None] * values).flatten())
+    gate = silu(part.gate(x))
+    every = torch.stack(out)
+    every = part.norm(every) * gate if config.norm_first else part.norm(every * gate)
+    return part.output(every)  # type: ignore[no-any-return]
+
+
+MAMBA2 = (
+    {"head_dim": 3},
+    {"head_dim": 2, "expand": 1, "d_state": 5, "d_conv": 2, "groups": 3, "norm_first": True, "conv_bias": False},
+    {"head_dim": 5, "num_heads": 4, "groups": 2, "norm": None, "bias": True, "step_limits": [0.3, 0.7]},
+    {"head_dim": 3, "groups": 2, "norm": {"type": "rms_norm", "group_size": 6}, "d_conv": 1},
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", MAMBA2, ids=str)
+@torch.no_grad()
+def test_mamba2_is_its_recurrence_padded_packed_and_in_pieces(options: dict[str, Any]) -> None:
+    part, time = part_of("mamba2", **{"d_state": 4, **options}), 2 * STRIDE + 5
+    x = states(time)
+    want = torch.stack([paper(part, row) for row in x])
+    near(part(x, context_of(time)), want)
+    real = torch.ones(ROWS, time, dtype=torch.bool)
+    real[0, :7] = False
+    padded = torch.cat((x[:1, :7] * 100, x[:1, : time - 7]), dim=1)
+    near(part(padded.expand(ROWS, -1, -1), context_of(time, real))[0, 7:], want[0, : time - 7])
+    cuts = (0, 3, STRIDE + 1, STRIDE + 2, time - 2, time)
+    packed = torch.cat([x[:, : after - before] for before, after in pairwise(cuts)], dim=1)
+    texts = torch.tensor(
+        [number for number, (before, after) in enumerate(pairwise(cuts), 1) for _ in range(after - before)]
+    )
+    context = context_of(time)
+    context.mask.segments = (texts[None].expand(ROWS, -1),) * 2
+    near(part(packed, context), torch.cat([want[:, : after - before] for before, after in pairwise(cuts)], dim=1))
+    state = part.new_state()
+    pieces = [part(x[:, before:after], continued(after - before, state)) for before, after in pairwise(cuts)]
+    near(torch.cat(pieces, dim=1), want)
+    part.float()
+    alike = part(x.float(), context_of(time)).double()
+    assert (alike - want).abs().max() < 1e-6 * want.abs().max()
+
+
+@pytest.mark.full
+def test_gradients_of_mamba2_are_its_recurrences() -> None:
+    time = STRIDE + 3
+    for options in MAMBA2:
+        part, x = part_of("mamba2", **{"d_state": 4, **options}), states(time).requires_grad_()
+        names, weights = zip(*part.named_parameters(), strict=True)
+        pull = torch.randn(ROWS, time, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+        found = torch.autograd.grad((part(x, context_of(time)) * pull).sum(), (x, *weights))
+        want = torch.autograd.grad((torch.stack([paper(part, row) for row in x]) * pull).sum(), (x, *weights))
+        for name, one, other in zip(("x", *names), found, want, strict=True):
+            assert (one - other).abs().max() <= 1e-10 * other.abs().max(), name
+
+
+@pytest.mark.full
+def test_chunks_of_a_decayed_sum_change_nothing() -> None:
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = (torch.randn(2, 21, 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    decay = -40 * torch.rand(2, 21, 2, generator=generator, dtype=torch.float64)
+    before = torch.randn(2, 2, 1, 4, 4, generator=generator, dtype=torch.float64)
+    recurrent = decayed_sum(query, key, value, decay, before=before, stride=1)
+    for stride in (2, 5, 21, 64):
+        for one, other in zip(
+            decayed_sum(query, key, value, decay, before=before, stride=stride), recurrent, strict=True
+        ):
+            near(one, other)
+    single = (each.float() for each in (query, key, value, decay))
+    assert (decayed_sum(*single, before=before.float())[0] - recurrent[0]).abs().max() < 1e-6 * recurrent[0].abs().max()
+
+
+@pytest.mark.full
+def test_mamba2_refuses_what_does_not_fit() -> None:
+    for options, option in (
+        ({"head_dim": 5}, "head_dim"),
+        ({"head_dim": 3, "groups": 3}, "groups"),
+        ({"head_dim": 3, "num_heads": 2, "expand": 1}, "expand"),
+        ({"head_dim": 3, "norm": None, "norm_first": True}, "norm_first"),
+        ({"head_dim": 3, "step_limits": [0.5, 0.5]}, "step_limits"),
+    ):
+        config = Slot("mixer").validate({"type": "mamba2", **options})
+        assert [problem.option for problem in config.check(Shape(WIDTH, causal=True))] == [option]
+
+
+def near(one: Tensor, other: Tensor) -> None:
+    assert one.dtype == other.dtype == torch.float64
+    assert (one - other).abs().max() <= 1e-12 * max(1.0, float(other.abs().max()))
+
+
+def continued(time: int, state: Columns) -> Context:
+    return replace(context_of(time), state=state)
+
+
 def test_a_scan_is_the_recurrence_over_any_length() -> None:
     time = 2 * SPAN + 5
     generator = torch.Generator().manual_seed(2)
@@ -160,6 +275,25 @@ def test_fourier_sees_the_future_and_padding_so_both_are_refused() -> None:
     model = build_model(load_recipe(recipe("fourier")).blueprint())
     with pytest.raises(UsageError, match="mixer 'fourier' cannot mask padding"):
         model(torch.ones(2, 4, dtype=torch.long), attention_mask=torch.ones(2, 4))
+
+
+@pytest.mark.full
+def test_padding_that_a_state_would_take_for_text_is_refused() -> None:
+    ids = torch.arange(1, 7).reshape(1, 6)
+    left, within, right = torch.tensor([[0, 0, 1, 1, 1, 1]]), torch.tensor([[1, 1, 0, 1, 1, 1]]), torch.ones(1, 6)
+    right[:, -1] = 0
+    heads = {"gated_delta_net": {"num_heads": 2}, "kimi_delta": {"num_heads": 2}, "mamba2": {"head_dim": 4}}
+    for mixer in ("short_convolution", "mamba", "mamba2", "gated_delta_net", "kimi_delta", "gru"):
+        own: Any = {"type": mixer, **heads.get(mixer, {})}
+        model = build_model(load_recipe(recipe(own, type="decoder")).blueprint()).double().eval()
+        with torch.no_grad():
+            read = model(ids, attention_mask=left, state=model.new_state()).hidden[:, 2:]
+            assert torch.allclose(read, model(ids[:, 2:]).hidden, atol=1e-12)
+            for mask in (within, right):
+                state = model.new_state()
+                with nullcontext() if mixer == "gru" else pytest.raises(UsageError, match="only for padding before"):
+                    model(ids, attention_mask=mask, state=state)
+                assert state.length == (6 if mixer == "gru" else 0)
 
 
 def test_a_transformer_becomes_an_lstm_by_one_line() -> None:

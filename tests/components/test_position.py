@@ -109,6 +109,17 @@ def test_rotary_stretched_by_a_factor() -> None:
         Rotary.Config.model_validate({"scaling": {"type": "linear", "factr": 8}})
 
 
+@pytest.mark.full
+def test_rotary_may_leave_the_pairs_of_low_frequency() -> None:
+    x, places = torch.randn(1, 2, 3, 8), torch.tensor([[0, 5, 70]])
+    whole, part = (
+        Rotary(Rotary.Config.model_validate({"scaling": scaling}), SHAPE).rotation(places, 8)(x)
+        for scaling in (None, {"type": "proportional", "fraction": 0.5})
+    )
+    for pair in range(4):
+        torch.testing.assert_close(part[..., pair::4], (whole if pair < 2 else x)[..., pair::4])
+
+
 @pytest.mark.parametrize(("dim", "fraction"), [(7, 1.0), (10, 0.5), (4, 0.1)])
 def test_rotary_refuses_what_makes_no_pairs(dim: int, fraction: float) -> None:
     with pytest.raises(UsageError, match=f"head_dim {dim}"):

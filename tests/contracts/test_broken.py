@@ -556,7 +556,11 @@ BROKEN: dict[tuple[str, Any, str], list[tuple[str, Any, str]]] = {
         ("callback_state", but(Callback, changes_weights=True, step=grown, calls=0), "changes decoder.* differently"),
     ],
     ("schedule", Constant, "lr"): [
-        ("rates", lambda old, step, total, _: old.__self__.peak * (1 - 2 * step / total), "1 has the learning rate -"),
+        (
+            "rates",
+            lambda old, step, total, _: old.__self__.config.lr * (1 - 2 * step / total),
+            "1 has the learning rate -",
+        ),
         ("pure", but(Constant, **counted("lr", lambda calls: 0.1 / calls)), "in a second call"),
     ],
     ("metric", ExactMatch, "compare"): [

@@ -122,7 +122,7 @@ def test_what_is_shipped_declares_nothing_unknown(slot: str) -> None:
 
 
 def test_the_inputs_that_a_part_may_need_are_those_of_a_call() -> None:
-    assert set(INPUTS) == set(Inputs.__dataclass_fields__) - {"input_ids", "real"}
+    assert set(INPUTS) == set(Inputs.__dataclass_fields__) - {"input_ids", "real", "extra"}
     assert all(promise and not promise[0].isupper() for promise in CAPABILITIES.values())
 
 

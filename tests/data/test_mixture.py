@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -117,3 +119,54 @@ def test_a_wrong_weight_is_one_fault(texts: Path) -> None:
             load_recipe(file)
         (fault,) = error.value.faults
         assert said in str(fault)
+
+
+# --- shares by temperature
+
+
+def heated(folder: Path, temperature: float, **options: Any) -> Mixture:
+    of = [{"corpus": {"type": "text", "files": str(folder / f"{name}.txt"), **options}} for name in "abc"]
+    values = {"of": of, "temperature": temperature, "size": 900, "repeat": True}
+    corpus: Mixture = Mixture.Config.model_validate(values).build()
+    return corpus
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1, 1 / 0.7, 5, 100.0, 1e9])
+def test_a_temperature_gives_each_corpus_its_share(temperature: float, texts: Path) -> None:
+    sizes = {"a": 400, "b": 300, "c": 5}
+    powers = {name: math.pow(size, 1 / temperature) for name, size in sizes.items()}
+    found = lines(heated(texts, temperature))
+    for length in (90, 300, 900):
+        counts = Counter(line[0] for line in found[:length])
+        for name, power in powers.items():
+            assert abs(counts[name] - length * power / sum(powers.values())) < 2, (temperature, name)
+    assert found == lines(heated(texts, temperature)), "the same order again"
+    assert lines(heated(texts, temperature, limit=5)) == lines(heated(texts, 1e9, limit=5)), "the limit is the size"
+    if temperature == 1:
+        assert found == lines(mixed(texts, weights=(400, 300, 5), size=900, repeat=True))
+
+
+def test_a_temperature_needs_sizes_and_no_weights(texts: Path) -> None:
+    text = {"type": "text", "files": str(texts / "a.txt")}
+    for other, options, message in (
+        ({"corpus": text, "weight": 1}, {"temperature": 5}, "temperature: 5 and of[1].weight: 1 both set the shares"),
+        ({"corpus": "docstrings"}, {"temperature": 5}, "temperature: 5 and of[1], a 'docstrings' of unknown size"),
+        ({"corpus": text}, {"temperature": 0}, "greater than or equal to 0.1"),
+    ):
+        with pytest.raises(ValidationError, match=re.escape(message)):
+            Mixture.Config.model_validate({"of": [{"corpus": text}, other], **options})
+    pair = [{"corpus": {"type": name, "count": count}} for name, count in (("copying", 90), ("reversal", 10))]
+    drawn = Mixture.Config.model_validate({"of": pair, "temperature": 2, "size": 40, "repeat": True}).build()
+    drawn.also = ("corpus",)
+    assert Counter(example["corpus"] for example in drawn.examples()) == {"0": 30, "1": 10}, "3 to 1"
+
+
+def test_an_example_names_its_corpus_if_asked(texts: Path) -> None:
+    of = [{"corpus": {"type": "text", "files": str(texts / f"{name}.txt")}} for name in "ab"]
+    corpus = Mixture.Config.model_validate({"of": [{**of[0], "name": "first"}, of[1]], "size": 20}).build()
+    assert all(example.keys() == {"text"} for example in corpus.examples())
+    corpus.also = ("corpus",)
+    assert all((one["text"][0], one["corpus"]) in (("a", "first"), ("b", "1")) for one in corpus.examples())
+    corpus.also = ("corpus", "year")
+    with pytest.raises(DataError, match=r"[ab]\.txt:1: no field 'year'; 'text' has text"):
+        corpus.examples()

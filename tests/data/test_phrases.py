@@ -24,6 +24,8 @@ from tfkit.data.words import Noun, number_in_english, number_in_german, ordinal_
 
 from ..sampling import looped, some
 
+pytestmark = pytest.mark.full
+
 NUMBERS = [*range(1_000), *random.Random(0).sample(range(1_000, 1_000_000), 2_000), 999_999]
 CROWD = 20_000
 GOLD_NUMBERS = (*range(100), 100, 107, 201, 241, 301, 500, 900, 1016, 101_031)

@@ -29,7 +29,9 @@ ATTENTIONS: dict[str, Any] = {
     "linear": {"type": "linear", "num_heads": 4},
     "performer": {"type": "performer", "num_heads": 4},
 }
-MIXERS = ("lstm", "gru", "rnn", "mamba", "short_convolution")
+MIXERS: dict[str, Any] = {name: name for name in ("lstm", "gru", "rnn", "mamba", "short_convolution")}
+MIXERS |= {name: {"type": name, "num_heads": 2} for name in ("gated_delta_net", "kimi_delta")}
+MIXERS["mamba2"] = {"type": "mamba2", "head_dim": 8}
 MASKS: dict[str, Any] = {
     "causal": [],
     "window": [WINDOW],
@@ -56,7 +58,7 @@ def model(
 ) -> Model:
     """A small model in float64; mamba's sums are in float32 all the same."""
     layer: dict[str, Any] = {"norm": "layer_norm", "feedforward": {"type": "mlp", "d_ff": 24}}
-    layer |= {"mixer": part} if part in MIXERS else {"attention": ATTENTIONS[part]}
+    layer |= {"mixer": MIXERS[part]} if part in MIXERS else {"attention": ATTENTIONS[part]}
     layer |= {"mask": MASKS[mask]} if MASKS[mask] else {}
     sides = {"encoder": {"num_layers": 1}, "decoder": {"num_layers": 2}} if kind != "decoder" else {"num_layers": 2}
     sizes = {"d_model": 16, "vocab_size": 23, "max_length": 400, "init": {"type": "normal", "std": 0.3}}
@@ -129,6 +131,8 @@ SOME = [
     ("linear", "causal", "sinusoidal", "encoder_decoder"),
     ("lstm", "causal", "none", "decoder"),
     ("short_convolution", "causal", "none", "decoder"),
+    ("kimi_delta", "causal", "none", "decoder"),
+    ("mamba2", "causal", "none", "decoder"),
 ]
 
 

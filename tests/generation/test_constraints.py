@@ -94,6 +94,7 @@ def written(
     ]
 
 
+@pytest.mark.full
 @looped("kind", KINDS)
 def test_texts_of_tokens_are_those_that_decode_gives(kind: str) -> None:
     tokenizer, chance = made(kind), random.Random(4)
@@ -126,6 +127,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_tokens_match(kind: str) -> None:
     """Draw any allowed token at each step; independent reference: re.fullmatch of what decode returns."""
@@ -151,6 +153,7 @@ def test_drawn_tokens_match(kind: str) -> None:
     assert complete > 0.8 * drawn > 20
 
 
+@pytest.mark.full
 def test_all_spellings_of_a_match_are_allowed() -> None:
     tokenizer, texts = made("byte_level"), token_texts(made("byte_level")).inner
     guide = Guide("the cat|the dog", tokenizer, frozenset({1}))
@@ -172,6 +175,7 @@ def test_every_strategy_writes_whole_matches(strategy: Any, pair: bool) -> None:
     assert set(written(tokenizer, bound(tokenizer, choices(*listed)), strategy)) <= set(listed)
 
 
+@pytest.mark.full
 def test_rules_of_sampling_draw_from_what_is_left() -> None:
     sampling = [{"type": "temperature", "temperature": 3.0}, {"type": "top_k", "k": 2}]
     rules = bound(made("character"), regex(r"\d(\d\d){0,9}"), *sampling)
@@ -179,6 +183,7 @@ def test_rules_of_sampling_draw_from_what_is_left() -> None:
     assert all(re.fullmatch(r"\d(\d\d){0,9}", text) for text in texts) and len(set(texts)) > 3
 
 
+@pytest.mark.full
 def test_a_choice_may_start_another() -> None:
     tokenizer = made("character")
     rules = bound(tokenizer, choices("cat", "cats", "the cat"), stop=[{"type": "strings", "strings": "e"}])
@@ -192,6 +197,7 @@ def test_a_choice_may_start_another() -> None:
     assert bound(tokenizer).complete([], [])
 
 
+@pytest.mark.full
 def test_without_an_end_token_a_text_stops_when_it_is_complete() -> None:
     part: Any = {"type": "character", "special_tokens": {"end": None}}
     endless = Slot("tokenizer").validate(part).build().fit(LINES)
@@ -203,6 +209,7 @@ def test_without_an_end_token_a_text_stops_when_it_is_complete() -> None:
             bound(endless, part, stop=[])
 
 
+@pytest.mark.full
 def test_a_text_that_left_the_pattern_may_only_end() -> None:
     tokenizer = made("character")
     rules = bound(tokenizer, regex("[0-9]+"))
@@ -230,6 +237,7 @@ HEAT = {"type": "temperature", "temperature": 2.0}
         ("character", [choices("house", "cat")], 2, "choices: the shortest allowed text takes 3 tokens, but the lim"),
     ],
 )
+@pytest.mark.full
 def test_impossible_texts_are_refused_before_anything_is_computed(
     kind: str, parts: list[Any], room: int, message: str
 ) -> None:
@@ -264,6 +272,7 @@ def test_wrong_options_are_refused_when_the_recipe_is_read(said: str, message: s
         tfkit.load_recipe({"tfkit": 1, "model": model}, sets=[f"generate.logits=[{said}]"])
 
 
+@pytest.mark.full
 def test_a_tokenizer_that_looks_ahead_is_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a</w>": 0, "b</w>": 1, "</s>": 2}, []))
     backend.decoder = decoders.BPEDecoder("</w>")
@@ -295,11 +304,13 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         bound(made("word"), regex("unheard of"))
 
 
+@pytest.mark.full
 def test_a_leading_space_that_the_tokens_lose_is_no_text() -> None:
     guide = guide_of(" cat", made("unigram"), frozenset({2}))
     assert guide.begins == {True: False, False: True}
     assert guide_of("cat", made("unigram"), frozenset({2})).begins == {True: True, False: True}
 
 
+@pytest.mark.full
 def test_the_fewest_tokens_need_no_limit_that_is_too_much_work() -> None:
     assert guide_of("[a-z]+e", made("word"), frozenset({2})).needs(first=True) == 1

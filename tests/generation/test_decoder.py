@@ -19,6 +19,7 @@ from tfkit.components import feedforward
 from tfkit.components.attention import MultiHead
 from tfkit.components.head import LanguageModel
 from tfkit.components.norm import Norm
+from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.functional import linear
 from tfkit.functional.linear import FEW, FORCED, WAYS, Transposed, available
@@ -40,7 +41,14 @@ LAYERS: dict[str, dict[str, Any]] = {
         "feedforward": {"type": "glu", "d_ff": 48, "bias": False},
     },
     "all norms": {
-        "attention": {**PLAIN, "value_dim": 5, "qk_norm": "rms_norm", "qk_norm_at": "width", "output_norm": "rms_norm"},
+        "attention": {
+            **PLAIN,
+            "value_dim": 5,
+            "value_scale": 0.7,
+            "qk_norm": "rms_norm",
+            "qk_norm_at": "width",
+            "output_norm": "rms_norm",
+        },
         "feedforward": {**MLP, "inner_norm": "layer_norm", "dropout": 0.1},
     },
     "latent": {
@@ -423,13 +431,18 @@ def test_a_part_that_computes_by_other_weights_for_a_call_is_not_given_copies() 
 class Packed(MultiHead):
     """One projection instead of three."""
 
-    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+    def project(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
         return self.packed(x).chunk(3, dim=-1)  # type: ignore[operator,no-any-return]
 
 
 class Doubled(MultiHead):
-    def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        return tuple([2 * part for part in super().project(x)])
+    def project(self, x: Tensor, context: Context) -> tuple[Tensor, ...]:
+        return tuple([2 * part for part in super().project(x, context)])
+
+
+class Tripled(MultiHead):
+    def apply_fused(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple([3 * part for part in super().apply_fused(x)])
 
 
 class Reversed(MultiHead):
@@ -443,7 +456,7 @@ class CallsTwice(MultiHead):
 
 
 def test_what_a_subclass_overrides_is_not_fused() -> None:
-    for kind in (Packed, Doubled, Reversed, CallsTwice):
+    for kind in (Packed, Doubled, Tripled, Reversed, CallsTwice):
         model = decoder()
         for part in [module for module in model.modules() if isinstance(module, MultiHead)]:
             part.__class__ = kind

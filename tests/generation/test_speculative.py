@@ -133,9 +133,13 @@ def test_what_is_kept_of_a_draft_follows_the_model(letters: Tokenizer) -> None:
 def test_what_is_drawn_follows_the_model_and_not_the_draft(perfect: bool | None, letters: Tokenizer) -> None:
     net = small(vocab=4)
     draft = None if perfect is None else net if perfect else small(vocab=4, init={"type": "normal", "std": 1.0})
-    count = 1500
+    check_draws(net, strategy(draft, letters, sampled=True, tokens=2), 1500)
+
+
+def check_draws(net: Model, made: Speculative, count: int) -> None:
+    """Fail if drawn texts of three tokens are not distributed as by the model."""
     prompts = [[1, 2, 1, 2]] * count
-    texts = Counter(map(tuple, written(strategy(draft, letters, sampled=True, tokens=2), net, prompts, 3, seed=1)))
+    texts = Counter(map(tuple, written(made, net, prompts, 3, seed=1)))
     with torch.no_grad():
         chi_squared = 0.0
         for first in range(4):
@@ -167,6 +171,7 @@ def test_probabilities_and_tokens_are_told_as_by_greedy_search(letters: Tokenize
     assert found[0].log_probability == pytest.approx(greedy[0].log_probability, abs=1e-4)
 
 
+@pytest.mark.full
 def test_a_draft_of_fewer_positions_writes_as_far_as_it_can(letters: Tokenizer) -> None:
     net = model("decoder", "rotary")
     draft = small(max_length=8)
@@ -213,3 +218,69 @@ def test_windows_go_back_too(letters: Tokenizer) -> None:
     expected = best(net, PROMPTS[:1], 150)
     for draft in (small(max_length=200), None):
         assert written(strategy(draft, letters, tokens=12), net, PROMPTS[:1], 150) == expected
+
+
+AHEAD = {"type": "language_model", "tied": False}
+
+
+def permuting() -> Model:
+    """A model whose next token is (3 * token + 1) % 23, with heads that predict the tokens after it."""
+    layer = {"norm": "none", "residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 4}}
+    net = small(d_model=23, layer=layer, position="none", heads={"ahead_2": AHEAD, "ahead_3": AHEAD}, max_length=64)
+    with torch.no_grad():
+        for weight in net.stack("decoder").layers.parameters():
+            weight.zero_()
+        net.stack("decoder").embedding.tokens.weight.copy_(torch.eye(23))  # type: ignore[union-attr, operator]
+        ids = torch.arange(23)
+        for head in (net.head, *net.heads.values()):
+            ids = (3 * ids + 1) % 23
+            head.output.weight.copy_(torch.eye(23)[ids].T)  # type: ignore[union-attr]
+    return net
+
+
+@pytest.mark.parametrize(("heads", "tokens", "passes"), [("ahead_2", 4, 11), (["ahead_2", "ahead_3"], 4, 8),
+                                                          (["ahead_2", "ahead_3"], 1, 11)])  # fmt: skip
+@pytest.mark.full
+def test_further_heads_draft_the_tokens_after_the_next(heads: Any, tokens: int, passes: int) -> None:
+    net, calls = permuting(), []
+    expected = best(net, [[5, 2]], 21)
+    net.stack("decoder").register_forward_pre_hook(lambda *_: calls.append(1))
+    strategy = {"type": "speculative", "draft": {"head": heads}, "tokens": tokens}
+    assert best(net, [[5, 2]], 21, strategy=strategy) == expected
+    assert len(calls) == passes  # the prompt gives one token, every later pass one more than was drafted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_drafts_of_untrained_heads_change_nothing(kind: str) -> None:
+    net = small(kind, heads={"ahead_2": AHEAD, "ahead_3": AHEAD}, max_length=64)
+    prompts, sources = (PROMPTS, None) if kind == "decoder" else ([[1]] * 4, SOURCES)
+    rules = Rules([Slot("logits").validate({"type": "no_repeat_ngram", "size": 2}).build()])
+    expected = best(net, prompts, [12, 7, 0, 1], rules, sources=sources)
+    strategy = {"type": "speculative", "draft": {"head": ["ahead_2", "ahead_3"]}}
+    for use_cache in (True, False):
+        found = best(net, prompts, [12, 7, 0, 1], rules, strategy, sources=sources, use_cache=use_cache)
+        assert found == expected
+
+
+@pytest.mark.full
+def test_draws_with_drafts_of_heads_follow_the_model() -> None:
+    net = small(vocab=4, heads={"ahead_2": AHEAD})
+    made = Slot("strategy").validate({"type": "speculative", "draft": {"head": "ahead_2"}, "sampled": True}).build()
+    check_draws(net, made, 1500)
+
+
+def test_heads_that_predict_no_tokens_are_refused() -> None:
+    strategy = {"type": "speculative", "draft": {"head": "ahead_2"}}
+    pooled, tags = ({"type": kind, "num_classes": 3} for kind in ("classifier", "token_classifier"))
+    wrong: list[tuple[Any, str]] = [
+        ({}, "no head 'ahead_2' in its `heads`"),
+        ({"ahead_2": {**pooled, "pool": "last"}}, "'ahead_2' .*does not predict tokens"),
+        ({"ahead_2": tags}, "'ahead_2' .*does not predict tokens"),
+    ]
+    for heads, message in wrong:
+        net = small(heads=heads)
+        with pytest.raises(UsageError, match=f"draft.head: .*{message}"):
+            best(net, [[1]], 3, strategy=strategy)
+    with pytest.raises(RecipeError, match="head"):
+        parts_of("strategy", {"type": "speculative", "draft": {"head": []}})

@@ -35,9 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def modules(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Copy the code of exported folders to a temporary folder, and unload it afterwards."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path_factory.mktemp("modules")))
-    path, before, finders = list(sys.path), set(sys.modules), list(sys.meta_path)
+    unload()  # a test without this fixture may have loaded some, from another folder
+    path, finders = list(sys.path), list(sys.meta_path)
     yield
-    for name in set(sys.modules) - before:
-        if name.startswith("transformers_modules"):
-            del sys.modules[name]
+    unload()
     sys.path[:], sys.meta_path[:] = path, finders
+
+
+def unload() -> None:
+    """Forget the code of exported folders, or the next is looked for in the package and the path of the one before."""
+    sys.path[:] = [path for path in sys.path if not Path(path, "transformers_modules").is_dir()]
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]

@@ -104,6 +104,7 @@ COUNTS = {
     # decoders as Llama
     "afm-4.5b": Size(4_619_184_640, "arcee", CARD, "4.6B"),
     "apertus-8b": Size(8_053_338_176, "apertus", "Project Apertus 2025", "8B"),
+    "bamba-9b": Size(9_780_235_392, "bamba", CARD, "9.78B"),
     "bitnet-b1.58-2b": Size(2_412_820_480, "bitnet", "Ma et al. 2025", "2.4B"),
     "command-r": Size(34_980_831_232, "cohere", CARD, "35B"),
     "command-r7b": Size(8_028_033_024, "cohere2", NAME, "7B", "without the table"),
@@ -125,6 +126,7 @@ COUNTS = {
     "jais-2-8b": Size(8_090_401_280, "jais2", NAME, "8B"),
     "llama-2-7b": Size(6_738_415_616, "llama", "Touvron et al. 2023", "6.7B"),
     "llama-3.1-8b": Size(8_030_261_248, "llama", "Grattafiori et al. 2024", "8B"),
+    "mamba2-2.7b": Size(2_702_599_680, "mamba2", "Dao and Gu 2024", "2.7B"),
     "ministral-3-8b": Size(8_489_553_920, "ministral3", CARD, "8.4B"),
     "ministral-8b": Size(8_019_808_256, "ministral", CARD, "8,019,808,256"),
     "minitron-4b": Size(4_190_509_056, "nemotron", "Muralidharan et al. 2024", "4.2B"),
@@ -165,4 +167,10 @@ COUNTS = {
     "qwen3-30b-a3b": Size(30_532_122_624, "qwen3_moe", "Yang et al. 2025", "30.5B"),
     "trinity-mini": Size(26_123_970_560, "afmoe", CARD, "26B", besides=(30 * 128, BIASES)),
     "youtu-llm-2b": Size(1_961_560_064, "youtu", FILES, "1,961,560,064"),
+    # most layers with a delta rule
+    "kimi-linear-48b-a3b": Size(49_122_675_072, "kimi_linear", NAME, "48B"),
+    "olmo-hybrid-7b": Size(7_430_870_688, "olmo_hybrid", NAME, "7B", "without the table"),
+    "qwen3-next-80b-a3b": Size(79_674_391_296, "qwen3_next", NAME, "80B"),
+    "qwen3.5-35b-a3b": Size(34_660_610_688, "qwen3_5_moe_text", NAME, "35B"),
+    "qwen3.5-9b": Size(8_953_803_264, "qwen3_5_text", NAME, "9B"),
 }

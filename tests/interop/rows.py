@@ -9,6 +9,7 @@ from .rows_encoders import ROWS as ENCODERS
 from .rows_experts import ROWS as EXPERTS
 from .rows_llamas import ROWS as LLAMAS
 from .rows_mixers import ROWS as MIXERS
+from .rows_sighted import ROWS as SIGHTED
 
 ROWS = (
     Row(
@@ -23,4 +24,5 @@ ROWS = (
     *EXPERTS,
     *MIXERS,
     *ENCODERS,
+    *SIGHTED,
 )  # fmt: skip

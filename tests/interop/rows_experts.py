@@ -122,5 +122,26 @@ ROWS = (
         **LOCAL, **FACTORS, **WINDOWED, "layer_rope_theta": [500.0, 10000.0, 0, 10000.0, 500.0],
         "shared_intermediate_size": 28,
     }),
+    causal("mistral4", "Mistral4", {
+        **MIXTURE, "first_k_dense_replace": 1, "attention_bias": True,
+        "rope_parameters": {**YARN, "original_max_position_embeddings": 5, "llama_4_scaling_beta": 0.5},
+    }),
+    causal("axk1", "AXK1", {**MIXTURE, "mlp_layer_types": ["dense", "sparse", "sparse"], "rope_parameters": YARN}),
+    causal("mimo_v2_flash", "MiMoV2Flash", {
+        **MIXTURE, **WINDOWED, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 12, "v_head_dim": 7,
+        "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"], "attention_bias": True,
+    }),
+    causal("kolibri1", "Kolibri1", {
+        **MANY, **WINDOWED, "head_dim": 12, "shared_expert_intermediate_size": 28, "norm_topk_prob": True,
+    }),
+    causal("cohere2_moe", "Cohere2Moe", {
+        **MANY, **WINDOWED, "head_dim": 12, "num_shared_experts": 2, "prefix_dense_intermediate_size": 44,
+        "mlp_layer_types": ["dense", "dense", "sparse", "sparse", "sparse"],
+    }),
+    causal("cohere2_moe", "Cohere2Moe", {
+        **MANY, "head_dim": 12, "expert_selection_fn": "sigmoid", "rms_norm_eps": 1e-6, "first_k_dense_replace": 2,
+        "prefix_dense_intermediate_size": 44, "prefix_dense_sliding_window_pattern": 2, "num_hidden_layers": 6,
+        "sliding_window": 5,
+    }, label="cohere2_moe-sigmoid"),
     causal("youtu", "Youtu", {**LATENT, "rope_parameters": YARN}),
 )  # fmt: skip

@@ -153,6 +153,7 @@ OWN: dict[str, dict[str, Any]] = {
     ),
     "prefix": model("decoder", mask="prefix", head="language_model"),
     "pair": model("encoder_decoder", head="masked_lm"),
+    "dense head": model("decoder", head="masked_lm"),
     "marked pair": model(
         "encoder_decoder",
         encoder={"layer": MARKED},

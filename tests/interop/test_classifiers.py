@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import tfkit
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, UsageError
 from tfkit.interop.huggingface.exporting import export_model
 from tfkit.interop.huggingface.importing import import_model
 
@@ -237,11 +237,14 @@ def test_what_the_outputs_mean(labels: dict[int, str], problem: str | None, tmp_
     assert compared(run, folder) == "logits"
 
 
-def test_several_numbers_of_a_text_are_refused(tmp_path: Path) -> None:
+@pytest.mark.full
+def test_several_numbers_of_a_text(tmp_path: Path) -> None:
     folder = made(tmp_path / "theirs", "Bert", "ForSequenceClassification", TINY, MOODS, problem_type="regression")
-    with pytest.raises(DataError, match="problem_type: regression of 3 numbers is not supported"):
-        import_model(str(folder), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    run = imported(folder, tmp_path / "run")
+    (found,) = run.predict(TEXTS[:1])
+    theirs = pipeline("text-classification", folder, "AutoModelForSequenceClassification", top_k=None)(TEXTS[:1])
+    assert found["values"] == pytest.approx({each["label"]: each["score"] for each in theirs[0]}, abs=1e-5)
+    assert back_to_the_bit(run, folder, tmp_path / "back")["problem_type"] == "regression"
 
 
 @pytest.mark.parametrize("labels", [{"0": "a", "1": "a"}, {"0": "a", "5": "b"}])
@@ -261,9 +264,9 @@ def test_the_command_names_the_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
-    (tmp_path / "data.tsv").write_text("good w1 w2\nbad w3\ngood w2 w1\nbad w3 w4\n")
-    corpus = {"type": "labelled_text", "file": str(tmp_path / "data.tsv")}
+def bert(folder: Path, columns: list[str] | str, head: dict[str, Any], objective: Any) -> tfkit.Run:
+    """Train a model with BERT's parts on the table data.csv."""
+    corpus = {"type": "csv", "file": str(folder / "data.csv"), "fields": {"text": "text", "label": columns}}
     recipe = {
         "tfkit": 1,
         "model": {
@@ -274,18 +277,59 @@ def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
                 "attention": {"type": "multi_head", "num_heads": 2},
                 "feedforward": {"type": "mlp", "d_ff": 16, "activation": "gelu"},
             },
-            "head": {"type": "classifier", "num_classes": "labels", "activation": "tanh"},
+            "head": {"activation": "tanh", **head},
         },
         "data": {"tokenizer": "word", "train": corpus, "batch": {"size": 4}},
-        "objective": "classification",
-        "train": {"device": "cpu", "steps": 1, "schedule": {"type": "constant", "lr": 0.01}, "optimizer": "adam"},
+        "objective": objective,
+        "train": {"device": "cpu", "steps": 2, "schedule": {"type": "constant", "lr": 0.01}, "optimizer": "adam"},
     }  # fmt: skip
-    run = tfkit.train(recipe, out=tmp_path / "run", progress=False)
+    return tfkit.train(recipe, out=folder / "run", force=True, progress=False)
+
+
+TABLE = "text,mood,mass,charge,tags\nw1 w2,good,100,1,a|b\nw3,bad,300,-1,\nw2 w1,good,200,,b\nw3 w4,bad,200,2,a\n"
+
+
+def test_what_was_trained_here_takes_its_labels_along(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(TABLE)
+    run = bert(tmp_path, "mood", {"type": "classifier", "num_classes": "labels"}, "classification")
     assert export_model(run, tmp_path / "theirs").family_config is not None
     assert class_of(tmp_path / "theirs") == "BertForSequenceClassification"
     says = pipeline("text-classification", tmp_path / "theirs", "AutoModelForSequenceClassification", top_k=None)
     mine = run.predict("w1 w2")[0]
     assert mine["labels"] == pytest.approx({each["label"]: each["score"] for each in says(["w1 w2"])[0]}, abs=1e-5)
+
+
+@pytest.mark.full
+def test_several_numbers_and_labels_in_their_classes(tmp_path: Path) -> None:
+    """The mean and deviation of targets are in the weights of their output, which have no others."""
+    (tmp_path / "data.csv").write_text(TABLE)
+    several = {"type": "classifier", "num_classes": "labels"}
+    for columns, head, objective, problem, names in (
+        (["mass", "charge"], {"type": "regression", "num_targets": "labels"}, "regression", "regression",
+         ["mass", "charge"]),
+        ("mass", {"type": "regression", "standardize": True}, "regression", "regression", ["LABEL_0"]),
+        (["tags"], {**several, "independent": True}, {"type": "classification", "multi_label": True},
+         "multi_label_classification", ["a", "b"]),
+    ):  # fmt: skip
+        run = bert(tmp_path, columns, head, objective)
+        assert export_model(run, tmp_path / "theirs", force=True).family_config is not None
+        config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+        assert config["problem_type"] == problem and list(config["id2label"].values()) == names
+        assert compared(run, tmp_path / "theirs") == "logits"
+        ids = torch.tensor([[3, 4, 5]])
+        theirs: Any = theirs_of(tmp_path / "theirs", "AutoModelForSequenceClassification")
+        with torch.no_grad():
+            ours = run.model(ids).logits
+            torch.testing.assert_close(theirs(ids).logits.reshape(ours.shape), ours, rtol=1e-5, atol=1e-4)
+        import_model(str(tmp_path / "theirs"), tmp_path / "back", force=True)
+        back = tfkit.load_run(tmp_path / "back")
+        (mine,), (again,) = run.predict(["w1 w2"]), back.predict(["w1 w2"])
+        for key in ("value", "values", "labels"):
+            assert (key in mine) == (key in again) and again.get(key, 0) == pytest.approx(mine.get(key, 0), rel=1e-5)
+    run = bert(tmp_path, ["mood", "tags"], several, "classification")
+    with pytest.raises(UsageError, match="no problem_type for classes of several targets; train a run for each"):
+        export_model(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # what their files may leave out

@@ -85,6 +85,24 @@ def test_defaults_are_those_of_transformers(name: str) -> None:
     [
         ("MiniMaxM2Config", {"rotary_dim": 6, "head_dim": 12, "num_local_experts": 6}, ()),
         ("AriaTextConfig", {"moe_num_experts": 6}, ("moe_num_shared_experts",)),
+        ("MiMoV2FlashConfig", {"sliding_window_size": 4}, ("sliding_window", "layer_types", "mlp_layer_types")),
+        ("Cohere2MoeConfig", {"first_k_dense_replace": 3}, ("layer_types", "mlp_layer_types")),
+        ("AXK1Config", {"first_k_dense_replace": 2}, ("mlp_layer_types",)),
+        ("Kolibri1Config", {"num_hidden_layers": 6}, ("layer_types",)),
+        ("Lfm3Config", {}, ("layer_types",)),
+        ("Mistral4Config", {}, ()),
+        ("Qwen2VLTextConfig", {"rope_scaling": {"type": "mrope", "mrope_section": [2, 2, 2]}}, ("layer_types",)),
+        ("CohereCompassTextConfig", {}, ("layer_types",)),
+        ("OpenAIPrivacyFilterConfig", {}, ()),
+        (
+            "UltrabertConfig",
+            {
+                "attention_windows": [3, 3, None],
+                "rope_theta": [10.0, 10.0, 99.0],
+                "num_hidden_layers": 3,
+            },
+            ("layer_types", "sliding_window"),
+        ),
     ],
 )
 def test_published_files_mean_the_same(config: str, changes: dict[str, Any], left_out: tuple[str, ...]) -> None:
@@ -96,9 +114,14 @@ def test_published_files_mean_the_same(config: str, changes: dict[str, Any], lef
 
 
 SCALING, LENGTH = "rope_scaling", {"max_position_embeddings": 64}
-DECODER = {"architectures": ["BertGenerationDecoder"]}
+PROPORTIONAL = {kind: {"rope_type": "proportional"} for kind in ("full_attention", "sliding_attention")}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("llama", {SCALING: {"rope_type": "proportional"}}, "rope_type: 'proportional' is not supported; expected default"),
+    ("llama", {SCALING: {"rope_type": "axial"}}, "rope_type: 'axial' is not supported; expected default"),
+    ("mellum", {"rope_parameters": PROPORTIONAL}, "rope_type: 'proportional' is not supported; expected default"),
+    ("lfm3", {"layer_types": ["mamba"]}, "'mamba' is not supported; expected full_attention, sliding_attention, conv"),
+    ("axk1", {"moe_layer_freq": 2}, "moe_layer_freq: only 1"),
+    ("cohere2_moe", {"expert_selection_fn": "tanh"}, "expert_selection_fn: 'tanh' is not supported"),
+    ("cohere2_moe", {"shared_expert_combination_strategy": "max"}, "'max' is not supported; expected average, sum"),
     ("llama", {SCALING: {"rope_type": "linear"}}, "the rotary scaling lacks factor"),
     ("llama", {SCALING: {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}}, "lacks high_freq_factor"),
     ("llama", {SCALING: {"rope_type": "longrope", "short_factor": [1.0]}}, "lacks long_factor"),
@@ -118,7 +141,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("ernie4_5_moe", {"use_bias": True}, "use_bias"),
     ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window"),
     ("hunyuan_v1_moe", {"moe_topk": [1, 2]}, "num_active differs between layers"),
-    ("bert", {"is_decoder": True}, "is_decoder: only False"),
+    ("mpnet", {"is_decoder": True}, "is_decoder: only False"),
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type: only 'absolute'"),
     ("ernie", {"use_task_id": True}, "use_task_id: only False"),
     ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings 2 leaves no room after row 2"),
@@ -127,9 +150,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets: only 32"),
     ("xlm", {"n_langs": 2}, "n_langs: only 1"),
     ("xlm", {"causal": True}, "causal: only False"),
+    ("ibert", {"quant_mode": True}, "quant_mode: only False"),
     ("flaubert", {"pre_norm": True}, "pre_norm: only False"),
     ("longformer", {"attention_window": [4]}, "attention_window: 1 windows for 12 layers; set one per layer"),
-    ("bert_generation", DECODER, "is_decoder: a bidirectional BertGenerationDecoder is not supported"),
 ]
 
 
@@ -194,6 +217,11 @@ def test_every_class_exists_in_transformers() -> None:
 def test_the_number_of_rotated_channels_of_gptj(turned: int) -> None:
     fraction = GPTJ.recipe(sized(GPTJ, {"n_embd": 400, "n_head": 2, "rotary_dim": turned}))["position"]["fraction"]
     assert int(200 * fraction) == turned
+
+
+@pytest.mark.full
+def test_a_second_name_of_a_type() -> None:
+    assert family_of({"model_type": "gpt-sw3"}) is family_of({"model_type": "gpt2"})
 
 
 def test_starcoder_cannot_express_few_key_value_heads() -> None:

@@ -13,13 +13,14 @@ from torch import Tensor
 from tfkit.core.component import spell
 from tfkit.core.errors import DataError
 from tfkit.interop.huggingface.convert import to_checkpoint, to_own
+from tfkit.interop.huggingface.exporting import auto_class
 from tfkit.interop.huggingface.family import families
 from tfkit.interop.huggingface.files import open_checkpoint
 from tfkit.interop.huggingface.matching import _candidates, matching_family
 from tfkit.interop.huggingface.tensors import matches
 from tfkit.recipe.views.resolved import model_values
 
-from .parity import Pair, Row, far, ids, make, outputs, padded, randomise, weights
+from .parity import TINY, Pair, Row, far, ids, make, outputs, padded, randomise, weights
 from .rows import ROWS
 
 pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
@@ -89,9 +90,10 @@ def test_the_same_numbers_with_padding(pair: Pair, side: str) -> None:
         # what is written is filled up at its end: before its start there is nothing in training, nor in generation
         call["decoder_input_ids"], seen = padded([row.length - 2, 4, row.length - 3], "right", seed=5)
         call["decoder_attention_mask"] = seen
-    if row.kind == "decoder" and side == "left":
+    skips = any(part.skips_padding for part in next(pair.ours.children()).position)
+    if row.kind == "decoder" and side == "left" and not skips:
         call["places"] = (real.cumsum(dim=1) - 1).clamp(min=0)
-    elif side == "left" and not any(part.skips_padding for part in next(pair.ours.children()).position):
+    elif side == "left" and not skips:
         call["own"] = {"position_ids": torch.arange(tokens.shape[1])[None]}  # their encoders number padding as well
     found = outputs(pair, **call)
     if row.kind == "encoder" and row.pooled not in (side, "both"):
@@ -114,7 +116,7 @@ def alone(pair: Pair, tokens: Tensor, real: Tensor) -> dict[str, tuple[Tensor, T
 def test_the_same_greedy_continuation(pair: Pair) -> None:
     row = pair.row
     head = pair.ours.blueprint.head
-    if row.kind == "encoder" or head is None or head.part.part_name != "language_model":
+    if row.kind == "encoder" or head is None or head.part.part_name not in ("language_model", "masked_lm"):
         return
     source = ids(1, row.length, seed=8)
     tokens = source if row.kind == "decoder" else torch.tensor([[2]])
@@ -207,6 +209,22 @@ def test_a_written_config_makes_the_same_model(pair: Pair) -> None:
         assert far(ours[key], theirs[key]) <= 1e-7, key
 
 
+@pytest.mark.full
+@pytest.mark.whole
+@torch.no_grad()
+def test_is_decoder_decides_whatever_the_class_is_called(tmp_path: Path) -> None:
+    """In transformers, the class of a BERT tells its head, and `is_decoder` whether it looks ahead."""
+    for model, kind in (("ForCausalLM", "encoder"), ("ForMaskedLM", "decoder"), ("ForTokenClassification", "decoder")):
+        settings = {**TINY, "num_labels": 5, "is_decoder": kind == "decoder"}
+        row = Row("roberta", "RobertaConfig", f"Roberta{model}", settings, kind=kind)
+        pair = make(row, tmp_path / model)
+        assert (pair.blueprint.decoder is None) == (kind == "encoder")
+        assert (auto_class(pair.blueprint) == "AutoModelForCausalLM") == (kind == "decoder" and "Token" not in model)
+        near(pair, outputs(pair, input_ids=ids(2, row.length)))
+        found, _ = matching_family(pair.blueprint, (row.family, row.model))
+        assert found is not None and (found.head_class, found.config["is_decoder"]) == (row.model, kind == "decoder")
+
+
 def test_experts_stacked_as_in_memory_are_read_too(pair: Pair) -> None:
     if "moe" not in pair.row.family and pair.row.family != "mixtral":
         return
@@ -215,6 +233,31 @@ def test_experts_stacked_as_in_memory_are_read_too(pair: Pair) -> None:
     brought = to_own(pair.family, stacked, wanted, pair.blueprint)
     for name, value in weights(pair.ours).items():
         assert torch.equal(brought.tensors[name], value), name
+
+
+@pytest.mark.full
+def test_what_luke_has_for_entities_is_not_read(tmp_path: Path) -> None:
+    settings = {**TINY, "entity_vocab_size": 7, "entity_emb_size": 12}
+    pair = make(Row("luke", "LukeConfig", "LukeForMaskedLM", settings, kind="encoder"), tmp_path)
+    assert {name.split(".")[-2] for name in pair.unread if "layer" in name} == {"w2e_query", "e2w_query", "e2e_query"}
+    near(pair, outputs(pair, input_ids=ids(2, 14)))
+
+
+@pytest.mark.full
+@pytest.mark.full
+def test_tensors_that_published_files_lack_are_zeros(tmp_path: Path) -> None:
+    """A.X-K1's files have no selection bias, and a norm in dense layers too, which nothing reads."""
+    pair = make(next(row for row in ROWS if row.family == "axk1"), tmp_path)
+    wanted = {name: value.shape for name, value in weights(pair.ours).items()}
+    with open_checkpoint(pair.folder) as checkpoint:
+        files = {name: value for name, value in checkpoint.items() if "e_score_correction_bias" not in name}
+    extra = "model.layers.0.post_mlp_layernorm.weight"
+    brought = to_own(pair.family, files | {extra: torch.ones(2)}, wanted, pair.blueprint)
+    assert brought.unread == [extra]
+    assert all(not value.any() for name, value in brought.tensors.items() if name.endswith("selection_bias"))
+    del files["model.layers.1.mlp.gate.weight"]
+    with pytest.raises(DataError, match=r"missing in the files: .*layers\.1\.feedforward\.router\.projection"):
+        to_own(pair.family, files, wanted, pair.blueprint)
 
 
 def test_extra_layers_are_ignored_and_others_must_be_read(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ CLASSES = (
     "T5ForConditionalGeneration",
     "BartForConditionalGeneration",
     "MarianMTModel",
+    "BertLMHeadModel",
 )
 KINDS = [next(row for row in ROWS if row.model == name) for name in CLASSES]
 QUICK = {"LlamaForCausalLM", "MarianMTModel"}  # of the other kinds, and of most options, the proofs are slow

@@ -35,7 +35,7 @@ from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
-FUNCTIONS = 740  # 736 when it was set, 812 before
+FUNCTIONS = 785  # 782 with gzip where a file is, 779 with stores, inputs and streams
 
 
 @pytest.fixture
@@ -485,6 +485,7 @@ def test_a_model_is_resolved_once(llama: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_recipe_leaves_out_what_a_default_says_and_no_more(row: Row) -> None:
     family = REGISTRY.get("family", row.family)
     theirs = getattr(transformers, row.config)(**row.settings).to_dict()
+    theirs["vocab_size"] = theirs.get("vocab_size") or 90  # ESM has no default
     model = family.recipe(theirs | {"architectures": [row.model]})
     short = shortened(model)
     assert replace(blueprint_of(short), name="") == replace(blueprint_of(model), name="")

@@ -17,17 +17,24 @@ import torch.nn.functional as F
 from torch import nn
 
 import tfkit
-from tests.shipped import MODELS, shipped
+from tests.shipped import MODELS as EVERY
+from tests.shipped import shipped
 from tests.training.small import RECIPE
 from tfkit.models.build import build_model
 from tfkit.plain.code import code, printed
-from tfkit.plain.inputs import answer, chosen, tensors
+from tfkit.plain.inputs import Unprintable, answer, chosen, tensors
 from tfkit.plain.smaller import smaller
 from tfkit.recipe.load import Recipe
 
 from ..sampling import each, looped
 from .__main__ import FROZEN
 
+# their mixers pass a state from chunk to chunk in a loop
+LOOPS = (
+    *("bamba-9b", "mamba2-2.7b", "kimi-linear-48b-a3b", "olmo-hybrid-7b"),
+    *("qwen3-next-80b-a3b", "qwen3.5-35b-a3b", "qwen3.5-9b"),
+)
+MODELS = [name for name in EVERY if name not in LOOPS]
 FULL, SLOW = pytest.mark.full, pytest.mark.slow
 FEW = ["gpt2", "bert-base", "transformer-base", "mixtral-8x7b", "gemma-2-2b"]
 SIZES = ((1, 4, 5), (3, 33, 21), (2, 180, 170))  # batch, tokens, tokens of the source: none of the proof's
@@ -116,6 +123,14 @@ def test_at_its_real_size_it_is_short_and_has_the_weights(names: list[str]) -> N
         assert not weights(executed(text, "meta")) ^ weights(build_model(shipped(name).blueprint(), device="meta"))
 
     each(texts.items(), check)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("names", [LOOPS[:1], pytest.param(LOOPS, marks=SLOW)], ids=len)
+def test_recurrences_over_chunks_are_refused(names: tuple[str, ...]) -> None:
+    for name in names:
+        with pytest.raises(Unprintable, match="depends on the length of the text: it has a Python loop over time"):
+            printed(small(name))
 
 
 @looped(("name", "file"), FROZEN.items())

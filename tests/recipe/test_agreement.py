@@ -363,5 +363,5 @@ def test_the_command_refuses_with_the_status_of_a_wrong_recipe() -> None:
     result = CliRunner().invoke(main, ["check", "mine.yaml", "--set", "train.metrics=[bleu]"])
     assert (result.exit_code, result.stdout) == (WRONG, "")
     start = "--set train.metrics=[bleu]: train.metrics[0]: objective 'causal_lm'"
-    end = "metrics compatible with 'causal_lm': bits_per_character, perplexity, none (see mine.yaml:20:12)"
+    end = "bits_per_character, bits_per_symbol, perplexity, none (see mine.yaml:20:12)"
     assert result.stderr.startswith(start) and result.stderr.rstrip().endswith(end)

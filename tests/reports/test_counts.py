@@ -251,7 +251,10 @@ LAYERS: dict[str, dict[str, Any]] = {
     "lstm": {"mixer": "lstm"},
     "lstm_that_reads": {"mixer": "lstm", "cross_attention": HEADS},
     "mamba": {"mixer": "mamba"},
+    "mamba2": {"mixer": {"type": "mamba2", "head_dim": 8}},
     "short_convolution": {"mixer": "short_convolution"},
+    "gated_delta_net": {"mixer": {"type": "gated_delta_net", "num_heads": 2, "num_value_heads": 4, "value_dim": 3}},
+    "kimi_delta": {"mixer": {"type": "kimi_delta", "num_heads": 4}},
     "shared": {"attention": HEADS, "shared": True},
     "shared_attention": {"attention": HEADS | {"shared": True}},
 }

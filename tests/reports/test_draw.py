@@ -187,6 +187,9 @@ LAYOUTS = {
     "parallel": "norm, attention, feedforward, (+), (+)",
     "parallel_two_norms": "attention_norm, attention, feedforward_norm, feedforward, (+)",
     "plain": "attention, feedforward",
+    **dict.fromkeys(  # sums of streams, which are no arrows
+        ("hyper_connections", "attention_residuals"), "attention, feedforward, attention_norm, feedforward_norm"
+    ),
 }
 
 

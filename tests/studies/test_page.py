@@ -20,9 +20,10 @@ import pytest
 from tests.cli.test_hostile_text import ACTING
 from tests.studies.small import study
 from tfkit.core.errors import TfkitWarning
-from tfkit.studies.arms import StudySource
+from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.pictures import LinearScale, forest
+from tfkit.studies.plan import Plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
 from tfkit.studies.results import ArmResult, Cell, Results, StudyContext, results_of
@@ -124,18 +125,24 @@ def hostile_results() -> Results:
 
 
 def test_no_file_of_a_report_lets_a_stranger_s_text_act(tmp_path: Path) -> None:
-    StudyReport(hostile_results(), {HOSTILE: (HOSTILE,)}, [(HOSTILE, HOSTILE)], HOSTILE).write(tmp_path)
+    results = hostile_results()
+    arms = tuple(Arm(arm.name) for arm in results.arms)
+    plan = Plan(HOSTILE, HOSTILE, arms, (0, 1), ({},), ("valid.loss",), 1, about=HOSTILE, text=HOSTILE, made=HOSTILE)
+    StudyReport(results, {HOSTILE: (HOSTILE,)}, [(HOSTILE, HOSTILE)], plan).write(tmp_path)
     texts = {name: (tmp_path / f"report.{name}").read_text(encoding="utf-8") for name in ("html", "md")}
     texts |= {name: (tmp_path / f"results.{name}").read_text(encoding="utf-8") for name in ("csv", "json", "tex")}
+    texts |= {"jsonl": (tmp_path / "findings.jsonl").read_text(encoding="utf-8")}
     for name, text in texts.items():
         assert not ACTING.search(text), name
     assert "<img" not in texts["html"] + texts["md"]
     rows = list(csv.reader(io.StringIO(texts["csv"])))
-    assert rows[3][0].startswith("'=1+1") and rows[3][4] == "1.0"
+    first = next(row for row in rows if row[0].startswith("'=1+1"))
+    assert first[5:] == ["valid.loss", "1.0"]
     lines = texts["md"].splitlines()
     cells = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in lines]
     assert all(one == next_one or 0 in (one, next_one) for one, next_one in pairwise(cells))
     assert json.loads(texts["json"])["about"] == HOSTILE
+    assert [row["question"] for row in map(json.loads, texts["jsonl"].splitlines())][:1] == [HOSTILE]
     assert "\\_hidden" in texts["tex"] and "\\$\\textbackslash{}frac\\{\\$" in texts["tex"]
     assert texts["html"].count("_hidden") > 3 and "could not be drawn" not in texts["html"]
 
@@ -182,6 +189,28 @@ def test_a_forest_points_to_what_is_far_away() -> None:
     *near, far = forest(results, "valid.loss").split('<div class="row')[2:]
     assert '<svg x="100%"' in far and not any('<svg x="100%"' in row for row in near)
     assert 'class="dot"' not in far and "+7" in far
+
+
+def test_a_forest_is_cut_at_what_can_be_read() -> None:
+    """An arm that is far away and varies much: the bars of the others keep their lengths, its own has an arrow."""
+
+    def picture(*far: float) -> list[str]:
+        values = {"baseline": [2.0, 2.01, 1.99], "a": [2.05, 2.07, 2.03], "b": [1.9, 1.93, 1.91], "far": [*far]}
+        arms = [
+            ArmResult(name, tuple(Cell(seed, "done", "", {"valid.loss": one}) for seed, one in enumerate(own)))
+            for name, own in values.items()
+            if own
+        ]
+        return forest(results_of(StudyContext("cut"), arms, ("valid.loss",), ()), "valid.loss").split(
+            '<div class="row'
+        )[2:]
+
+    (_, near, *_), with_far = picture(), picture(9.0, 2.5, 5.0)
+    lengths = [float(x) for x in re.findall(r'class="mean"|<svg x="([\d.]+)%" y="36%"', near) if x]
+    kept = [float(x) for x in re.findall(r'<svg x="([\d.]+)%" y="36%"', with_far[1])]
+    assert abs(kept[0] - 50) > 0.2 * abs(lengths[0] - 50) > 0
+    assert with_far[-1].count('<svg x="100%"') == 2 and "M-5-4" in with_far[-1]  # the bar's end, and the mean
+    assert not any("M-5-4" in row for row in picture()) and "M-9-6" not in with_far[1]
 
 
 @looped(
@@ -261,3 +290,23 @@ def test_the_page_in_a_real_browser(width: int, scheme: str, tmp_path: Path) -> 
         assert text in seen["text"]
     for one in report.results.comparisons:
         assert one.words() in seen["text"]
+
+
+def test_losses_of_several_tokenizers_stand_beside_bits() -> None:
+    scores = {"a": {"valid.loss": 1.5, "valid.bits_per_symbol": 2.25}, "b": {"valid.loss": 1.0}}
+    arms = [ArmResult(name, (Cell(0, "done", name, known),)) for name, known in scores.items()]
+    results = results_of(StudyContext("x"), arms, ("valid.loss",), ())
+    title = "Losses per token of several tokenizers, which do not compare"
+    for changes, rows in (
+        (
+            {"b": ("data.tokenizer: word -> bpe",)},
+            {"a": "valid.bits_per_symbol 2.25", "b": "set train.metrics: [bits_per_symbol]"},
+        ),
+        ({"b": ("data.train: x -> y",)}, None),
+    ):
+        report = StudyReport(results, changes)
+        found = report.lists().get(title)
+        assert found is None if rows is None else dict(found or ()) == rows
+        assert (title in report.markdown()) == (rows is not None)
+    costs = results_of(StudyContext("x"), arms, ("seconds",), ())
+    assert title not in StudyReport(costs, {"b": ("data.tokenizer: word -> bpe",)}).lists()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.studies.small import study
+from tests.training.small import RECIPE
 from tfkit.cli.main import main
 from tfkit.core.errors import RecipeError, UsageError
 from tfkit.recipe.load import load_recipe
@@ -103,7 +104,7 @@ def _named(*names: str, cross: bool = False) -> dict[str, Any]:
         ({"seeds": 1_000_000}, r"study\.seeds"),
         ({"compare": ["norm+norm"]}, r"'norm\+norm' contains a variant twice"),
         ({"cross": ["norm", "norm"]}, r"study\.cross: contains a variant twice"),
-        ({"cross": ["norm+wide"]}, r"cross already compares all combinations"),
+        ({"cross": ["norm+wide"]}, r"the study combines variants itself; list each one separately"),
         ({"tune": {"study.seeds": [1, 2]}}, r"'study\.seeds' cannot be overridden in a study"),
         ({"tune": {"train.schedule.lr": [0.1, 0.1]}}, r"train\.schedule\.lr: contains a value twice"),
         ({"baseline": {"": 3}}, r"study\.baseline: '' cannot be overridden"),
@@ -236,12 +237,31 @@ def test_check_opens_the_data_of_a_variant(tmp_path: Path) -> None:
     assert [fault.path for fault in found.value.faults] == ["data.train"]
 
 
-def test_a_ladder_and_ray_are_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
-        (["ladder", "gpt-docstrings", "--sizes", "4"], "`tfkit ladder` was removed; `study.sizes` in a recipe"),
-        (["study", "positions", "--on", "ray"], "--on was removed; --commands prints a line for each run"),
-    ):
+@pytest.mark.full
+def test_check_warns_of_options_that_a_new_type_resets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of those the recipe wrote, the new type has and a default changes; not of others, nor of what the arm repeats."""
+    gated = {"type": "glu", "activation": "silu"}
+    layer = {**RECIPE["model"]["layer"], "feedforward": {"type": "mlp", "d_ff": 8, "bias": False, "activation": "relu"}}
+    variants = {
+        "gated": {"model.layer.feedforward": {**gated, "d_ff": 8}},
+        "fair": {"model.layer.feedforward": {**gated, "d_ff": 8, "bias": False}},
+        "rms": {"model.layer.norm": "rms_norm"},  # has no bias to keep
+    }
+    more = {"model": {"layer": {**layer, "norm": {"type": "layer_norm", "bias": False}}}, "variants": variants}
+    file = study(tmp_path, more=more, compare=["gated", "fair", "gated+rms"])
+    text = "variant gated changes the type from mlp to glu, which resets bias from false to true; to keep it, write"
+    for words in (["check", str(file)], ["check", str(file), "--variant", "gated"]):
         with pytest.raises(SystemExit) as ended:
             main(words)
-        assert ended.value.code == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        printed = " ".join(capsys.readouterr().err.split())
+        assert ended.value.code == 0 and f"model.layer.feedforward: {text} bias: false in the variant" in printed
+        assert printed.count("which resets") == 1
+    (note,) = make_plan(StudySource(str(file)), tmp_path / "out", timed=False).notes
+    assert text in note
+
+
+def test_a_ladder_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["ladder", "gpt-docstrings", "--sizes", "4"])
+    assert ended.value.code == 2
+    assert "`tfkit ladder` was removed; `study.sizes` in a recipe" in " ".join(capsys.readouterr().err.split())

@@ -147,3 +147,83 @@ def test_a_size_that_undoes_a_variant_or_equals_another_is_refused(tmp_path: Pat
     for keys in ({"compare": ["wide"], "sizes": SIZES}, {"sizes": {"a": SIZES["small"], "b": SIZES["small"]}}):
         with pytest.raises(UsageError, match="changes nothing, or what it changes is set again by"):
             make_plan(StudySource(str(study(tmp_path, **keys))), tmp_path / "out", timed=False)
+
+
+BUDGETS = {"budgets": [4, 2], "more": {"train": {"schedule": {"type": "constant", "lr": 0.01}}}}
+
+
+@pytest.mark.full
+def test_budgets_cross_with_sizes_and_the_page_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced(monkeypatch)
+    for folder, sizes, first, last, axis in (
+        ("one", {}, "2 steps", "4 steps", "budget"),
+        ("both", SIZES, "small, 2 steps", "large, 4 steps", "size and budget"),
+    ):
+        (tmp_path / folder).mkdir()
+        study(tmp_path / folder, compare=["norm=rms_norm"], sizes=sizes, **BUDGETS)
+        assert tfkit("study", "small.yaml", folder=tmp_path / folder).exit_code == 0
+        out = tmp_path / folder / "studies" / "small"
+        points = [f"{name}-{steps}".lstrip("-") for name in sizes or [""] for steps in (2, 4)]
+        assert {run.name for run in (out / "runs").iterdir()} == {
+            f"{arm}@{point}-s{seed}" for arm in ("baseline", "norm=rms_norm") for point in points for seed in (0, 1)
+        }
+        data = json.loads((out / "results.json").read_text())
+        assert [(one["arm"], one["size"], one["steps"]) for one in data["comparisons"]] == [
+            (f"norm=rms_norm@{point}", point, int(point[-1])) for point in points
+        ]
+        (change,) = [one["change"] for one in data["by_size"]]
+        assert (change["arm"], change["against"]) == (f"norm=rms_norm@{points[-1]}", f"norm=rms_norm@{points[0]}")
+        text = (out / "report.md").read_text()
+        for words in (
+            f"## valid.loss at {last} (less is better)",
+            f"## Differences by {axis}",
+            f"From the smallest {axis} to the largest, on valid.loss: norm=rms_norm ",
+            f"{first}: ",
+            "On valid.loss after 2 steps, of 1 variant against baseline@",
+        ):
+            assert words in text, words
+
+
+@looped(
+    ("keys", "message"),
+    [
+        ({"budgets": [2]}, r"study\.budgets: needs two different numbers of steps or more"),
+        ({"budgets": [2, 2]}, r"study\.budgets: needs two different numbers of steps or more"),
+        ({"budgets": [2, 0]}, r"study\.budgets\[1\]"),
+        ({"match": {"tokens": 99}}, r"budgets: cannot be combined with study\.match\.tokens: both set the length"),
+        ({"match": {"seconds": 9}}, r"budgets: cannot be combined with study\.match\.seconds"),
+        ({"match": {"flops": "train.steps"}}, r"budgets: cannot be combined with study\.match\.flops"),
+        ({"tune": {"train.steps": [1, 2]}}, r"budgets: cannot be combined with train\.steps in study\.tune"),
+        ({"baseline": {"train.epochs": 2}}, r"budgets: cannot be combined with train\.epochs in study\.baseline"),
+        ({"sizes": {**SIZES, "x": {"train.steps": 9}}}, r"cannot be combined with train\.steps in study\.sizes\.x"),
+        ({"more": {"train": {"steps": None, "epochs": 2}}}, r"budgets: cannot be combined with train\.epochs: both"),
+        ({"more": {"train": {"max_time": "1h"}}}, r"budgets: cannot be combined with train\.max_time: both"),
+        (
+            {"more": {"variants": {"long": {"train.steps": 9, "model.d_model": 16}}}, "compare": ["long"]},
+            r"budgets: cannot be combined with train\.steps in variants\.long",
+        ),
+        ({"claims": [{"says": "norm=rms_norm < baseline"}]}, r"available: baseline@2, .*@4"),
+    ],
+)
+def test_what_sets_the_length_of_training_besides_budgets_is_refused(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(study(tmp_path, **{"budgets": [2, 4], **keys}))
+
+
+@pytest.mark.full
+def test_a_budget_that_ends_in_the_warmup_or_is_set_again_is_refused(tmp_path: Path) -> None:
+    file = study(tmp_path, budgets=[2, 4], more={"train": {"schedule": {"type": "cosine", "lr": 0.01, "warmup": 3}}})
+    with pytest.raises(RecipeError, match="the warmup of 3 steps must be shorter than the 2 steps of training"):
+        make_plan(StudySource(str(file)), tmp_path / "out", timed=False)
+    file = study(tmp_path, **BUDGETS)
+    with pytest.raises(UsageError, match=r"--set train\.steps=9: the study sets train\.steps itself"):
+        make_plan(StudySource(str(file), ("train.steps=9",)), tmp_path / "out", timed=False)
+
+
+def test_a_claim_is_about_the_first_measure_unless_it_names_another(tmp_path: Path) -> None:
+    said = {"says": "norm=rms_norm < baseline"}
+    file = study(tmp_path, measure=["seconds", "valid.loss"], claims=[said, {**said, "on": "valid.loss"}])
+    plan = make_plan(StudySource(str(file)), tmp_path / "out", timed=False)
+    assert [claim.on for claim in plan.claims] == ["seconds", "valid.loss"] and not plan.problem

@@ -7,6 +7,7 @@ import csv
 import fcntl
 import io
 import json
+import math
 import os
 import platform
 import pty
@@ -27,7 +28,7 @@ from click.testing import Result
 
 import tfkit as api
 from tests.studies.small import Trained, study, tfkit
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.storage.files import FolderLock
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
@@ -36,7 +37,10 @@ from tfkit.studies.plan import PlannedRun, runs_of
 from tfkit.studies.plan_file import keep_plan, read_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.process import Timing, _timing
+from tfkit.studies.report import _row
+from tfkit.studies.results import ArmResult
 from tfkit.studies.runner import RunClaim, Runner, Worker, is_trained
+from tfkit.studies.statistics import Comparison
 
 pytestmark = pytest.mark.full
 
@@ -116,6 +120,62 @@ def test_the_tuned_value_is_the_best_on_the_first_seed(tmp_path: Path, monkeypat
     assert list(board.best()) == ["norm=rms_norm"]
 
 
+RATE = "train.schedule.lr"
+
+
+def test_tuning_goes_on_until_the_best_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By halves or doubles, one at a time and at most four; runs of other seeds wait for that."""
+    source = StudySource(str(study(tmp_path, **KEYS, tune={RATE: [0.01, 0.02, "..."]})))
+    plan = make_plan(source, tmp_path / "out", timed=False)
+    assert plan.tune == {RATE: [0.01, 0.02]} and len(plan.more[RATE]) == 8
+    assert "2 tuned values and up to 4 more, tried on seed 0" in plan.summary(1)
+    plan = keep_plan(tmp_path / "out", plan)
+    done: set[float] = set()
+    best = 0.0
+
+    def loss(run: PlannedRun) -> float | None:
+        rate = run.tuned[RATE]
+        return None if run.arm != "baseline" and rate > best else abs(math.log2(rate / best))
+
+    def state(board: Board, run: PlannedRun) -> str:
+        return "waiting" if run.tuned[RATE] not in done else "done" if loss(run) is not None else "diverged"
+
+    monkeypatch.setattr(Board, "state", state)
+    monkeypatch.setattr(Board, "scores", lambda self, run: {} if loss(run) is None else {"valid.loss": loss(run)})
+    cases = (
+        (0.014, [0.01, 0.02, 0.005], ""),
+        (0.04, [0.01, 0.02, 0.04, 0.08], ""),
+        (0.0024, [0.01, 0.02, 0.005, 0.0025, 0.00125], ""),
+        (9.0, [0.01, 0.02, 0.04, 0.08, 0.16, 0.32], f"{RATE}=0.32"),
+    )
+    for best, tried, edge in cases:
+        done = {0.01}
+        assert [run.tuned[RATE] for run in Board(plan, tmp_path / "out").tuning(plan.arms[0])] == [0.01, 0.02]
+        done = {0.01, 0.02, *(0.01 * 2.0**by for by in range(-8, 9))}
+        board = Board(plan, tmp_path / "out")
+        assert [run.tuned[RATE] for run in board.tuning(plan.arms[0])] == pytest.approx(tried), best
+        assert len(board.runs()) == len({run.name for run in board.runs()})
+        results = study_report(plan, tmp_path / "out").results
+        assert results.arms[0].edge == edge and results.arms[0].tried[RATE] == pytest.approx(tried)
+        assert all(one.mark == ("best at the edge" if edge else "") for one in results.comparisons if one.p is not None)
+    best = 0.0024  # the other variant diverges at all greater rates
+    assert [run.tuned[RATE] for run in board.tuning(plan.arms[2])] == [0.01, 0.02, 0.005, 0.0025, 0.00125, 0.000625]
+
+
+def test_values_beyond_the_grid_are_those_that_the_recipe_takes(tmp_path: Path) -> None:
+    for key, values, more in (
+        ("train.schedule.lr", [0.5, "..."], [1.0, 2.0, 4.0, 8.0, 0.25, 0.125, 0.0625, 0.03125]),
+        ("model.layer.dropout", [0.2, 0.4, "..."], [0.8, 0.1, 0.05, 0.025, 0.0125]),
+        ("data.batch.size", [6, 12, "..."], [24, 48, 96, 192, 3]),
+    ):
+        plan = make_plan(StudySource(str(study(tmp_path, tune={key: values}))), tmp_path / "out", timed=False)
+        assert list(plan.more[key]) == pytest.approx(more)
+    for wrong in (["..."], ["...", 0.1], [0.0, "..."], ["a", "..."], [True, "..."]):
+        with pytest.raises(RecipeError, match=r"`\.\.\.` must be the last value, after numbers above 0") as found:
+            StudySource(str(study(tmp_path, tune={"train.schedule.lr": wrong}))).recipe()
+        assert all(fault.line for fault in found.value.faults)
+
+
 def test_a_page_says_what_was_tuned_and_how_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tune = {"train.schedule.lr": [0.05, 0.01, 0.1]}
     plan = make_plan(StudySource(str(study(tmp_path, **KEYS, tune=tune))), tmp_path / "out", timed=False)
@@ -152,10 +212,10 @@ def test_the_data_has_every_figure_with_its_n(folder: Path) -> None:
     assert data["comparisons"][0]["mean"] == pytest.approx(sum(by_hand) / 2)
     assert claim["comparison"]["mean"] == -data["comparisons"][0]["mean"]  # of the variant that it names first
     rows = list(csv.DictReader(io.StringIO((folder / "results.csv").read_text())))
-    assert [(row["variant"], row["seed"]) for row in rows] == [
+    assert [(row["variant"], row["seed"]) for row in rows if row["measure"] == "valid.loss"] == [
         (name, seed) for name in ("baseline", "norm=rms_norm") for seed in ("0", "1")
     ]
-    assert float(rows[0]["valid.loss"]) == data["arms"][0]["runs"][0]["scores"]["valid.loss"]
+    assert float(rows[0]["value"]) == data["arms"][0]["runs"][0]["scores"]["valid.loss"]
 
 
 def test_the_page_is_one_file_with_pictures(folder: Path) -> None:
@@ -177,6 +237,28 @@ def test_compare_gives_the_same_of_the_study_s_folder(folder: Path, tmp_path: Pa
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout) == json.loads((folder / "results.json").read_text())
     assert (tmp_path / "page" / "report.html").read_text() == (folder / "report.html").read_text()
+
+
+def test_json_is_what_the_folder_has(done: tuple[Path, Result], folder: Path) -> None:
+    found = tfkit("study", "small.yaml", "--json", folder=done[0])
+    assert json.loads(found.stdout) == json.loads((folder / "results.json").read_text())
+    refused = tfkit("study", "small.yaml", "--json", "--dry-run", folder=done[0])
+    assert refused.exit_code == 2 and "cannot be combined" in " ".join(refused.output.split())
+
+
+def test_the_exit_status_says_that_a_claim_did_not_hold(
+    done: tuple[Path, Result], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for verdict, status in (("held", 0), ("open", 0), ("not held", 1)):
+        monkeypatch.setattr("tfkit.studies.results.claim_verdict", lambda one, rising, verdict=verdict: verdict)
+        for words in (("study", "small.yaml"), ("compare", folder)):
+            assert tfkit(*words, folder=done[0]).exit_code == status
+
+
+def test_a_p_from_the_far_tail_is_not_printed() -> None:
+    for p, shown in ((2.1e-38, "< 0.0001"), (0.0001, "0.0001"), (0.03141, "0.031")):
+        one = Comparison("a", "b", "valid.loss", 3, 3, mean=1.0, p=p, p_holm=p)
+        assert _row(ArmResult("a", ()), "valid.loss", one)["p"] == shown
 
 
 def test_a_study_from_python_is_a_data_frame(folder: Path) -> None:
@@ -305,7 +387,7 @@ def test_a_failed_run_is_told_and_stops_no_other(tmp_path: Path) -> None:
     report = study_report(plan, out, {run.name: why for run, why in runner.progress.failed.items()})
     report.write(out)
     assert "not empty and not a tfkit run" in (out / "report.html").read_text()
-    assert report.results.comparisons[0].words() == "failed in 1 of 1"
+    assert report.results.comparisons[0].words() == "failed in 1 of 1; untuned"
     assert study_report(plan, out).results.as_data() == report.results.as_data()
 
 
@@ -317,7 +399,7 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert not runner.progress.failed
     assert any("hot-s0: diverged at step" in event for event in runner.progress.events)
     results = study_report(read_plan(tmp_path / "out"), tmp_path / "out").results
-    assert results.comparisons[0].words() == "diverged in 1 of 1"
+    assert results.comparisons[0].words() == "diverged in 1 of 1, give it 4 seeds; untuned"
     assert results.claims[0].verdict == "open"  # one run of each is no evidence
 
 
@@ -507,7 +589,7 @@ while not Path(sys.argv[2]).exists():
     time.sleep(0.001)
 claim = RunClaim.take(Path(sys.argv[1]))
 print(claim is not None, flush=True)
-time.sleep(1.0)
+sys.stdin.read()  # until all have answered
 """
 
 
@@ -515,10 +597,13 @@ time.sleep(1.0)
 def test_two_processes_never_get_one_stale_claim(tmp_path: Path) -> None:
     (tmp_path / "run.claim").write_text(f"claimed on {platform.node()}\n")
     words = [sys.executable, "-c", TAKE, str(tmp_path / "run.claim"), str(tmp_path / "go")]
-    processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(words, **pipes) for _ in range(4)]
     time.sleep(2.0)
     (tmp_path / "go").touch()
-    answers = [process.communicate(timeout=60)[0].strip() for process in processes]
+    answers = [process.stdout.readline().strip() for process in processes]
+    for process in processes:
+        process.communicate(timeout=60)
     assert sorted(answers) == ["False", "False", "False", "True"]
 
 
@@ -543,6 +628,51 @@ def test_the_plan_is_dated_and_changes_after_results_are_told(done: tuple[Path, 
     assert row["verdict"] == "open: not all planned runs have ended; plan changed"
     fresh = keep_plan(tmp_path / "new", before)
     assert keep_plan(tmp_path / "new", replace(fresh, seeds=(0, 1, 2))).changed == ()  # nothing was seen yet
+
+
+def test_runs_that_began_before_the_plan_are_marked(done: tuple[Path, Result], tmp_path: Path) -> None:
+    """In words, table, claim, page, LaTeX and data; only the rows with such a run."""
+    before, folder = read_plan(done[0] / "studies" / "small"), tmp_path / "again"
+    assert not study_report(before, done[0] / "studies" / "small").results.early
+    shutil.copytree(done[0] / "studies" / "small" / "runs", folder / "runs")
+    report = study_report(keep_plan(folder, replace(before, measure=("valid.loss",))), folder)
+    report.write(folder)
+    assert all("; seen before the plan" in one.words() for one in report.results.comparisons)
+    (row,) = [row for row in report.rows("valid.loss") if row["arm"] != "baseline"]
+    (claim,) = report.claim_rows()
+    assert all("; seen before the plan" in verdict for verdict in (row["verdict"], claim["verdict"]))
+    assert "norm=rms\\_norm; seen before the plan" in report.latex()
+    assert "; seen before the plan" in (folder / "report.md").read_text().split("\n\n")[2]
+    data = json.loads((folder / "results.json").read_text())
+    assert len(data["seen_before_the_plan"]) == 4 and data["comparisons"][0]["mark"].startswith("seen before the plan")
+    shutil.rmtree(folder)
+    (folder / "runs").mkdir(parents=True)
+    shutil.copytree(done[0] / "studies" / "small" / "runs" / "norm=rms_norm-s1", folder / "runs" / "norm=rms_norm-s1")
+    assert list(study_report(keep_plan(folder, before), folder).results.early) == ["norm=rms_norm-s1"]
+
+
+def test_a_study_is_tuned_by_the_twin_on_the_validation_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune, data = {"train.schedule.lr": [0.05, 0.01]}, {"test": {"type": "text", "files": "valid.txt"}}
+    train = {"metrics": ["perplexity", "bits_per_character"], "validate": {"metrics": ["perplexity"]}}
+    more = {"data": data, "train": train}
+    plans = {}
+    for first in ("test.loss", "test.bits_per_character", "test.perplexity", "seconds", "valid.loss"):
+        source = StudySource(str(study(tmp_path, more=more, measure=[first], tune=tune)))
+        plans[first] = make_plan(source, tmp_path / "out", timed=False)
+        doubts = [fault for fault in source.recipe().warnings if fault.path == "study.measure[0]"]
+        assert [fault.message for fault in doubts] == [
+            "valid.loss is judged, and study.tune chooses by it, which favours lucky values; list test.loss instead"
+        ] * (first == "valid.loss")
+    twins = {"test.perplexity": "valid.perplexity"}
+    assert all(plan.tuned_by == twins.get(first, "valid.loss") for first, plan in plans.items())
+    scores = {0.05: {"valid.loss": 1.0, "test.loss": 9.0}, 0.01: {"valid.loss": 2.0, "test.loss": 1.0}}
+    monkeypatch.setattr(Board, "state", lambda self, run: "done")
+    monkeypatch.setattr(Board, "scores", lambda self, run: scores[run.tuned["train.schedule.lr"]])
+    assert Board(plans["test.loss"], tmp_path).best()["baseline"] == {"train.schedule.lr": 0.05}
+    with pytest.raises(RecipeError, match=r"study\.tune: needs data\.valid, the split by which values are chosen"):
+        StudySource(
+            str(study(tmp_path, more={**more, "data": {**data, "valid": None}}, measure=["seconds"], tune=tune))
+        ).recipe()
 
 
 def test_altered_runs_are_named_and_no_evidence(done: tuple[Path, Result], tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 import transformers
 import yaml
 from click.testing import CliRunner
+from pyarrow import parquet
 
 import tfkit
 from tests.training.small import RECIPE, trained
@@ -160,6 +162,10 @@ def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None
     first = json.loads(file.read_text().partition("\n")[0])["messages"]
     assert json.loads(printed.stdout.partition("\n")[0])["text"] == run.chat(first[:-1])
     assert "the prompt ends before the last message" in printed.stderr
+    table, line = file.with_suffix(".parquet"), printed.stdout.partition("\n")[0]
+    parquet.write_table(pyarrow.Table.from_pylist([{"messages": first}]), table)
+    again = CliRunner().invoke(main, ["generate", str(run.folder), "--input", str(table), "--field", "messages"])
+    assert again.stdout == f"{line}\n", again.output
     refused = said(json.dumps([{"role": "robot", "content": "☃"}]))
     assert "unknown role 'robot'" in refused and "vocabulary" not in refused
 

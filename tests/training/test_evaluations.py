@@ -149,15 +149,15 @@ def probe_recipe(**changed: Any) -> Recipe:
 
 
 def test_each_range_is_scored_by_itself() -> None:
-    outputs, references = ["a", "a", "b", "b", "c"], ["a", "b", "b", "b", "d"]
-    scores = metric("exact_match", by_length=[1, 4, 5]).by_length(outputs, references, [1, 2, 4, 5, 9])
-    assert scores == {"exact_match.1": 100, "exact_match.2-4": 50, "exact_match.5": 100, "exact_match.6+": 0}
+    examples = [{"source": "a " * length} for length in (1, 2, 4, 5, 9)]
+    groups = metric("exact_match", by_length=[1, 4, 5]).groups(examples, ["source"])
+    assert groups == {"exact_match.1": [0], "exact_match.2-4": [1, 2], "exact_match.5": [3], "exact_match.6+": [4]}
 
 
 def test_a_range_without_examples_has_no_score() -> None:
-    scores = metric("exact_match", by_length=[4, 8]).by_length(["a"], ["a"], [6])
-    assert scores == {"exact_match.5-8": 100}
-    assert metric("exact_match").by_length(["a"], ["a"], [6]) == {}
+    groups = metric("exact_match", by_length=[4, 8]).groups([{"length": "6"}], [])
+    assert groups == {"exact_match.5-8": [0]}
+    assert metric("exact_match").groups([{"length": "6"}], []) == {}
 
 
 def test_a_length_is_what_the_corpus_says_or_the_words_that_are_read() -> None:

@@ -1,143 +1,112 @@
-"""Groups of parameters: a factor on the rate and a weight decay of their own, by name, by kind and by layer."""
+"""Scores of groups: the option `by` of every metric equals the metric over the examples of each value alone."""
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.training.small import small, trained
-from tfkit.core.errors import RecipeError, UsageError
-from tfkit.models import Model, build_model
-from tfkit.recipe.load import load_recipe
-from tfkit.recipe.settings.parameters import parameters_of
-from tfkit.recipe.settings.sections import Train
-from tfkit.training.optimizer import regroup, set_rate
+import tfkit
+from tests.cli.typed import typed
+from tests.training.small import PAIR, RECIPE, trained
+from tfkit.core.errors import DataError, RecipeError
+from tfkit.core.registry import REGISTRY
+from tfkit.recipe.load import Recipe
+from tfkit.studies.settings import measures_of, rises
+from tfkit.training.metric import Metric
 
-from ..sampling import looped
-
-
-@pytest.fixture
-def model() -> Model:
-    """A decoder of three layers with a learned table and rotary positions, its head tied."""
-    sets = ["model.num_layers=3", "model.d_model=8", "model.layer.attention.num_heads=2", "model.vocab_size=11"]
-    return build_model(load_recipe("gpt2", sets=[*sets, "model.max_length=8"]).blueprint(), seed=0)
-
-
-def rates(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {names[id(one)]: group["lr"] for group in optimizer.param_groups for one in group["params"]}
+COLUMNS = ("from", "to", "direction", "place")
+ROWS = [
+    ("a red cat", "eine rote Katze", "en-de", "A, 1"),
+    ("eine rote Katze", "a red cat", "de-en", "Bö.2"),
+    ("a green dog", "ein grüner Hund", "en-de", "A, 1"),
+    ("a red cat", "un chat rouge rouge", "en-fr", ""),
+    ("ein grüner Hund", "a green dog", "de-en", "Bö.2"),
+]
+METRICS = ("exact_match", "chrf", "accuracy", "perplexity", "bits_per_character")
 
 
-def grouped(model: Model, *groups: dict[str, Any], **options: Any) -> torch.optim.Optimizer:
-    settings = Train.model_validate({"groups": list(groups), "optimizer": "adamw", **options})
-    optimizer = settings.optimizer.build().make(model, 1.0)
-    regroup(optimizer, model, settings)
-    set_rate(optimizer, 1.0)
-    return optimizer
+def recipe(folder: Path, rows: list[tuple[str, ...]] = ROWS, by: str | None = "direction", **fields: str) -> Recipe:
+    file = folder / "rows.csv"
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened).writerows([COLUMNS, *rows])
+    corpus = {"type": "csv", "file": str(file), "fields": {"source": "from", "target": "to", **fields}}
+    metrics = [{"type": name, "by": by} for name in METRICS]
+    train = {**RECIPE["train"], "steps": 2, "metrics": metrics}
+    data = {**RECIPE["data"], "train": corpus, "valid": corpus, "batch": {"size": 2, "length": 8}}
+    return tfkit.load_recipe({**RECIPE, "data": data, "train": train, "generate": {"max_new_tokens": 4}}, PAIR)
 
 
-def test_every_parameter_is_in_one_group_and_has_one_kind(model: Model) -> None:
-    found = parameters_of(model)
-    assert [id(one.value) for one in found] == [id(parameter) for parameter in model.parameters()]
-    slots = {one.names[0]: one.slot for one in found}
-    assert slots["decoder.embedding.tokens.weight"] == "embedding"
-    assert slots["decoder.position.0.table.weight"] == "position"
-    assert slots["decoder.layers.0.attention.query.weight"] == "attention"
-    assert slots["decoder.layers.2.feedforward_norm.bias"] == "norm"
-    optimizer = grouped(model, {"kind": "norm", "rate": 3.0}, layer_decay=0.5)
-    held = [id(one) for group in optimizer.param_groups for one in group["params"]]
-    assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
-
-
-def test_rates_by_name_and_kind_multiply(model: Model) -> None:
-    found = rates(
-        model,
-        grouped(model, {"kind": "attention", "rate": 0.5}, {"names": ["*.layers.1.*"], "rate": 3.0}),
-    )
-    assert found["decoder.layers.0.attention.query.weight"] == 0.5
-    assert found["decoder.layers.1.attention.query.weight"] == 1.5
-    assert found["decoder.layers.1.feedforward.up.weight"] == 3.0
-    assert found["decoder.layers.1.attention_norm.weight"] == 3.0  # a norm is no attention
-    assert found["decoder.embedding.tokens.weight"] == 1.0
-
-
-def test_a_group_selects_by_name_and_kind_at_once(model: Model) -> None:
-    found = rates(model, grouped(model, {"kind": "bias", "names": ["*.attention.*"], "rate": 2.0}))
-    assert {name for name, rate in found.items() if rate == 2.0} == {
-        name for name in found if ".attention." in name and name.endswith(".bias")
-    }
-
-
-def test_matrices_are_those_of_hidden_layers(model: Model) -> None:
-    found = rates(model, grouped(model, {"kind": "matrix", "rate": 2.0}))
-    chosen = {name for name, rate in found.items() if rate == 2.0}
-    assert all(".layers." in name and name.endswith(".weight") and "norm" not in name for name in chosen)
-    assert len(chosen) == 3 * 6
-
-
-def test_a_tied_table_answers_to_both_of_its_names(model: Model) -> None:
-    assert model.head.output.weight is model.decoder.embedding.tokens.weight  # type: ignore[union-attr]
-    found = rates(model, grouped(model, {"names": ["head.output.*"], "rate": 2.0}))
-    assert {name for name, rate in found.items() if rate == 2.0} == {"decoder.embedding.tokens.weight"}
-
-
-def test_layer_decay(model: Model) -> None:
-    found = rates(model, grouped(model, layer_decay=0.5))
-    assert found["decoder.final_norm.weight"] == 1.0
-    assert found["decoder.layers.2.attention.query.weight"] == 0.5
-    assert found["decoder.layers.0.attention.query.weight"] == 0.125
-    assert found["decoder.embedding.tokens.weight"] == found["decoder.position.0.table.weight"] == 0.0625
-
-
-def test_the_decay_of_the_last_group_counts_and_the_optimizer_s_stays(model: Model) -> None:
-    optimizer = grouped(
-        model,
-        {"kind": "matrix", "weight_decay": 0.3},
-        {"names": ["*.layers.0.*"], "kind": "matrix", "weight_decay": 0.0},
-        optimizer={"type": "adamw", "weight_decay": 0.1},
-    )
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    decays = {names[id(one)]: group["weight_decay"] for group in optimizer.param_groups for one in group["params"]}
-    assert decays["decoder.layers.1.feedforward.up.weight"] == 0.3
-    assert decays["decoder.layers.0.feedforward.up.weight"] == 0.0
-    assert decays["decoder.embedding.tokens.weight"] == 0.1
-    assert decays["decoder.final_norm.weight"] == 0.0
-
-
-def test_an_optimizer_without_decay_is_refused_by_name(model: Model) -> None:
-    with pytest.raises(UsageError, match=r"train\.groups: this optimizer has no weight_decay"):
-        grouped(model, {"kind": "matrix", "weight_decay": 0.1}, optimizer={"type": "torch", "name": "Rprop"})
+def metric(name: str, **options: Any) -> Metric:
+    made: Metric = REGISTRY.get("metric", name).Config.model_validate(options).build()
+    return made
 
 
 @pytest.mark.full
-def test_a_run_from_before_there_were_groups_goes_on(tmp_path: Path) -> None:
-    run = trained(small(tmp_path), tmp_path / "run")
-    file = run.folder / "resolved.yaml"
-    lines = [line for line in file.read_text().splitlines() if not line.startswith(("  groups:", "  layer_decay:"))]
-    file.write_text("\n".join(lines) + "\n")
-    (run.folder / "SHA256SUMS").unlink()
-    assert trained(small(tmp_path, steps=5), run.folder, resume=True)
+@pytest.mark.parametrize(("fields", "by"), [({}, "direction"), ({"tag": "direction"}, "tag"), ({}, "place")])
+def test_each_group_is_scored_by_itself(fields: dict[str, str], by: str, tmp_path: Path) -> None:
+    run = trained(recipe(tmp_path, by=by, **fields), tmp_path / "run")
+    saved = json.loads((run.folder / "evaluation.json").read_text())["valid"]
+    column = COLUMNS.index("direction" if by == "tag" else by)
+    names = {"A, 1": "A_1", "": "_"}
+    for value in {row[column] for row in ROWS}:
+        rows = [row for row in ROWS if row[column] == value]
+        with (tmp_path / "some.csv").open("w", encoding="utf-8", newline="") as opened:
+            csv.writer(opened).writerows([COLUMNS, *rows])
+        alone = tfkit.load_run(run.folder, sets=[f"data.valid.file={tmp_path / 'some.csv'}"]).evaluate()
+        for name in METRICS:
+            assert saved[f"{name}.{names.get(value, value)}"] == pytest.approx(alone[name], rel=1e-6), (name, value)
+    assert len(saved) == 2 + len(METRICS) * (1 + len({row[column] for row in ROWS}))
+    name = sorted(saved)[-1]
+    assert run.folder.name in typed("runs", tmp_path, "--where", f"valid.{name}={saved[name]}").stdout
 
 
-@looped(
-    ("groups", "message"),
-    [
-        ([{"names": ["encoder.*"], "rate": 2.0}], r"train\.groups\[0\]: no parameter has a name matching encoder\.\*"),
-        ([{"kind": "norm"}, {"kind": "mixer"}], r"train\.groups\[1\]: no parameter has kind mixer"),
-        ([{"rate": 2.0}], r"selects no parameters; set names, kind, or both"),
-        ([{"kind": "nrm"}], r"Did you mean 'norm'\?"),
-        ([{"kind": "norm", "rate": 0.0}], r"train\.groups\[0\]\.rate: must be greater than 0"),
-    ],
-)
-def test_a_group_that_is_wrong_is_told_with_its_place(groups: list[Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=message):
-        small(tmp_path, groups=groups)
+def test_a_group_is_named_after_its_value() -> None:
+    examples = [{"source": "a b c", "way": value} for value in ("x y", "Größe", "1.5", "+", "x y")]
+    groups = metric("exact_match", by="way", by_length=[2]).groups(examples, ["source"])
+    names = {"1.5": [2], "Größe": [1], "x_y": [0, 4], "_": [3], "3+": [0, 1, 2, 3, 4]}
+    assert groups == {f"exact_match.{name}": rows for name, rows in names.items()}
+    for values, message in (
+        (["x y", "x_y"], "by: way: two scores would have the same name: exact_match.x_y"),
+        (["1-2"], "by: way: two scores would have the same name: exact_match.1-2"),
+        (map(str, range(51)), "by: way has 51 different values; the limit is 50"),
+    ):
+        with pytest.raises(DataError, match=message):
+            metric("exact_match", by="way", by_length=[2]).groups([{"way": value} for value in values], [])
 
 
-@looped("decay", [0.0, 1.5, "half"])
-def test_a_layer_decay_is_above_0_and_at_most_1(decay: Any, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"train\.layer_decay"):
-        small(tmp_path, layer_decay=decay)
+@pytest.mark.full
+def test_groups_that_cannot_be_scored_are_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows\.csv:1: no column 'way' in the header; available: from, to, direction"):
+        trained(recipe(tmp_path, by="way"), tmp_path / "run")
+    many = [(*row[:2], str(number), "") for number, row in enumerate(ROWS * 11)]
+    with pytest.raises(DataError, match=r"rows\.csv: exact_match: by: direction has 55 different values"):
+        trained(recipe(tmp_path, many), tmp_path / "run")
+    (tmp_path / "mine.yaml").write_text(recipe(tmp_path, by="way").resolved())
+    assert "no column 'way'" in typed("check", tmp_path / "mine.yaml").stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.full
+def test_a_group_without_usable_examples_has_no_loss(tmp_path: Path) -> None:
+    long = (" ".join("a" * 9), "a", "long", "")
+    run = trained(recipe(tmp_path, [*ROWS, long]), tmp_path / "run")
+    scores = json.loads((run.folder / "evaluation.json").read_text())["valid"]
+    assert "perplexity.en-de" in scores and "perplexity.long" not in scores and scores["exact_match.long"] == 0
+
+
+@pytest.mark.full
+def test_a_study_measures_groups(tmp_path: Path) -> None:
+    known = recipe(tmp_path)
+    assert "valid.perplexity.*" in measures_of(known.data, known.train)
+    assert rises("valid.chrf.en-de", known.train) and not rises("valid.perplexity.en-de", known.train)
+    study = {"compare": ["wide"], "measure": ["valid.chrf.en-de"]}
+    values = {"extends": str(tmp_path / "mine.yaml"), "variants": {"wide": {"model.d_model": 16}}, "study": study}
+    (tmp_path / "mine.yaml").write_text(known.resolved())
+    assert tfkit.load_recipe(values)
+    for wrong in ("valid.chrf.*", "valid.loss.en-de"):
+        with pytest.raises(RecipeError, match=r"study\.measure\[0\].*is not measured"):
+            tfkit.load_recipe({**values, "study": {**study, "measure": [wrong]}})

@@ -99,7 +99,7 @@ def test_correlations():
 def test_rouge_of_the_lead():
     metric = make("rouge", of=1, lead=True, by_length=[3])
     assert metric.config.scores() == ("rouge_1", "rouge_1.1-3", "rouge_1.4+", "rouge_1.lead")
-    assert metric.by_length(["a"], ["a"], [2]) == {"rouge_1.1-3": 100}
+    assert metric.groups([{"source": "a b"}], ["source"]) == {"rouge_1.1-3": [0]}
     found = metric.of_sources(["The cat sat. It slept.", "No end"], ["the cat sat", "at all"])
     assert found == {"rouge_1.lead": pytest.approx(50)}
     assert make("rouge").config.scores() == ("rouge",) and not make("rouge").of_sources(["a"], ["a"])

@@ -240,7 +240,7 @@ class TestMaskedLm:
         first, second = (fill[0]["token"] for fill in two["fills"])
         assert two["filled"] == f"the {first} sat {second}"
         if kind == "word":  # the mask stands for the space before its word too
-            ids = objective.answers._with_masks(1, "the <mask> sat", "<mask>", words).tolist()
+            (ids,) = objective.rows.read(["the <mask> sat"], words)
             plain = words.encode("the cat sat")
             assert ids[1:-1] == [plain[0], words.special_ids["mask"], plain[2]]
         with pytest.raises(UsageError, match="replace a word with <mask>, got 'nothing'"):

@@ -78,7 +78,7 @@ def measured(objective: str, metric: str, folder: Path) -> str:
     if metric == "grammatical":
         lano = {"type": "lano", "count": 20}
         recipe["data"] |= {"train": lano, "valid": {**lano, "split": "valid"}, "tokenizer": "word"}
-    if metric in ("pearson", "spearman", "entity_f1"):
+    if metric in ("pearson", "spearman", "mae", "rmse", "r2", "entity_f1"):
         corpus = ENTITIES if metric == "entity_f1" else NUMBERS
         recipe["data"] |= {"train": corpus, "valid": corpus}
     return outcome(recipe, folder)

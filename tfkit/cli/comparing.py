@@ -69,7 +69,10 @@ def diff_command(
     sources = (a, a if b is None else b)
     recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
     if code:
-        _print_changes((a, full_name(sources[1], reading)), recipes)
+        printed = printer().printed
+        first, second = (printed(recipe, usable=False).splitlines() for recipe in recipes)
+        lines = list(unified_diff(first, second, a, full_name(sources[1], reading), lineterm=""))
+        echo("\n".join(lines) or "the code of the two models is the same")
         return
     import torch
 
@@ -89,14 +92,6 @@ def diff_command(
     from tfkit.core.figures import Console
 
     render_diff(diff, Console())
-
-
-def _print_changes(names: tuple[str, str], recipes: tuple[Recipe, Recipe]) -> None:
-    """Print a unified diff of two models as plain PyTorch."""
-    printed = printer().printed
-    before, after = (printed(recipe, usable=False).splitlines() for recipe in recipes)
-    lines = list(unified_diff(before, after, names[0], names[1], lineterm=""))
-    echo("\n".join(lines) or "the code of the two models is the same")
 
 
 def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:

@@ -17,9 +17,7 @@ from tfkit.interop.onnx import METADATA, OPSETS, PROVIDERS
 if TYPE_CHECKING:
     from tfkit.interop.greedy import FilesVerdict
     from tfkit.interop.huggingface.verifying import Verdict
-    from tfkit.interop.quantizing import QuantizedRun
     from tfkit.run import Run
-
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -123,13 +121,9 @@ def export_command(
         _to_peft(loaded, folder, force)
     else:
         _to_transformers(loaded, folder, force, pooling, form == SENTENCES)
-    _report_paths(loaded)
-
-
-def _report_paths(run: Run) -> None:
     from tfkit.interop.hub import LocalPaths
 
-    if paths := str(LocalPaths.of(run)):
+    if paths := str(LocalPaths.of(loaded)):
         echo(paths)
 
 
@@ -318,11 +312,7 @@ def quantize_command(
         quantized = quantize_run(reading.run(run, "cpu"), out, force, split, limit)
     if as_json:
         echo_json(quantized.as_data())
-    else:
-        _print_sizes(quantized, form)
-
-
-def _print_sizes(quantized: QuantizedRun, form: str) -> None:
+        return
     before, after = quantized.bytes
     echo(f"{quantized.folder}: weights in {form}, {after:,} bytes instead of {before:,} ({after / before:.0%})")
     for name, (was, now) in quantized.scores.items():

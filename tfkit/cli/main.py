@@ -51,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate runs/mine", "evaluate runs/mine --split valid --limit 100"),
     "runs": ("runs --sort valid.loss", 'runs --where "norm=rms_norm" --csv'),
     "generate": ('generate runs/mine "twenty-one"', 'generate runs/mine "twenty-one" --num-beams 4 --n-best 2'),
-    "predict": ('predict runs/mine "a good film"', 'predict runs/mine "a good film" --json'),
+    "predict": ('predict runs/mine "a good film"', "predict runs/mine --input x.csv --field text"),
     "embed": ("embed runs/mine texts.txt --out vectors.npy", "embed runs/mine - --pooling mean"),
     "look": ('look runs/mine "twenty-one" --out page.html', 'look runs/mine "it was too tired" --token it'),
     "import": ("import openai-community/gpt2", "import ./their-model --out runs/theirs --dtype bfloat16"),

@@ -14,8 +14,8 @@ import click
 from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
 from tfkit.core.bounds import Options
-from tfkit.core.errors import UsageError
-from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.errors import UsageError, with_article
+from tfkit.core.registry import REGISTRY
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import edited
 from tfkit.recipe.text.node import inline
@@ -104,6 +104,7 @@ USES: dict[str, Use] = {
     "residual": Use("model.layer.residual"),
     "embedding": Use("model.embedding"),
     "head": Use("model.head"),
+    "model": Use("model.type"),
     "mask": Use("model.mask", options={"every": 4}),
     "activation": Use("model.layer.feedforward.activation"),
     "init": Use("model.init"),
@@ -120,31 +121,37 @@ USES: dict[str, Use] = {
     "strategy": Use("generate.strategy", PAIRS, "translate-numbers"),
 }
 
+LIKE = {"attention": ("multi_head",), "residual": ("streams",)}  # skeletons besides that of the slot
+
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Skeleton of a part `name` for `slot`."""
+    """Skeleton of a part `name` for `slot`, from scratch or `like` another part."""
 
     slot: str
     name: str
+    like: str | None = None
 
     @classmethod
-    def of(cls, slot: str, name: str) -> Skeleton:
-        """Return the skeleton. Raise UsageError for a slot without a skeleton or an invalid part name."""
+    def of(cls, slot: str, name: str, like: str | None = None) -> Skeleton:
+        """Return the skeleton. Raise UsageError for an unknown slot or `like`, or an invalid part name."""
         if slot not in USES:
             hint = nearest(slot, list(USES))
             available = f"Did you mean '{hint}'?" if hint else f"Available: {', '.join(USES)}."
-            what = "no skeleton for the slot" if slot in CATALOGUES else "unknown slot"
-            raise UsageError(f"{what} '{slot}'. {available}")
+            raise UsageError(f"unknown slot '{slot}'. {available}")
+        if like is not None and like not in LIKE.get(slot, ()):
+            available = ", ".join(f"--part {one} --like {word}" for one, words in LIKE.items() for word in words)
+            raise UsageError(f"no skeleton of {with_article(slot)} like '{like}'. Available: {available}")
         if not name.isidentifier():
             raise UsageError(f"the name of a part must be an identifier such as my_{slot}, got {name!r}")
         if REGISTRY.has(slot, name):
             raise UsageError(f"{slot} '{name}' is already registered; choose another name, such as my_{name}")
-        return cls(slot, name)
+        return cls(slot, name, like)
 
     def part(self) -> str:
         """Return the source of the part's file."""
-        return self._named((FOLDER / f"{self.slot}.py").read_text(encoding="utf-8"))
+        file = self.slot if self.like is None else f"{self.slot}_{self.like}"
+        return self._named((FOLDER / f"{file}.py").read_text(encoding="utf-8"))
 
     def test(self) -> str:
         """Return the source of the part's test."""
@@ -181,9 +188,12 @@ DEFAULT = "translate-numbers"
 @click.argument("name")
 @click.option("--from", "source", metavar="RECIPE", help=f"Recipe to extend, by name or path.  [default: {DEFAULT}]")
 @click.option("--part", "slot", metavar="SLOT", help="Write a part for this slot instead, with a test.")
+@click.option("--like", metavar="NAME", help="Other skeleton: multi_head (attention), streams (residual).")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe
-def new_command(name: str, source: str | None, slot: str | None, force: bool, reading: ReadOptions) -> None:
+def new_command(
+    name: str, source: str | None, slot: str | None, like: str | None, force: bool, reading: ReadOptions
+) -> None:
     """Write NAME.yaml, a recipe that extends another with the changes of --set and --variant.
 
     Relative paths are adjusted, and nothing is written unless the new recipe is valid. Without --from it extends
@@ -192,14 +202,16 @@ def new_command(name: str, source: str | None, slot: str | None, force: bool, re
     With --part SLOT (attention, feedforward, metric, ...), write NAME.py, a small working part with comments on what to
     change, and test_NAME.py, which tests the part in a model.
     """
+    if slot is None and like is not None:
+        raise click.UsageError("--like selects the skeleton of a part; add --part attention")
     if slot is None:
         _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
     elif source is not None or reading != ReadOptions():
         raise click.UsageError(
-            "--part writes a part from a skeleton; the only other arguments that it accepts are NAME and --force"
+            "--part writes a part from a skeleton; the only other arguments it accepts are NAME, --like and --force"
         )
     else:
-        _part(_file(name, (".py",), force), slot, force)
+        _part(_file(name, (".py",), force), slot, like, force)
 
 
 def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
@@ -220,10 +232,10 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
     echo(f"Next: tfkit {'show' if original.objective is None else 'train'} {file}")
 
 
-def _part(file: Path, slot: str, force: bool) -> None:
+def _part(file: Path, slot: str, like: str | None, force: bool) -> None:
     from tfkit.storage.files import write_text
 
-    skeleton = Skeleton.of(slot, file.stem)
+    skeleton = Skeleton.of(slot, file.stem, like)
     test = file.with_name(f"test_{file.name}")
     refuse(test, force)
     for path, text in ((file, skeleton.part()), (test, skeleton.test())):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--matrix", is_flag=True, help="Print which parts can be combined, and why others cannot.")
+@click.option("--declarations", is_flag=True, help="Print what classes may declare, of all slots or of SLOT.")
 @click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or only on NAME.")
 @click.option(
     "--verify",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     metavar="FILE_OR_MODULE",
     help="Import custom parts and run the contract checks on them, filtered by SLOT and NAME; repeatable.",
 )
+@click.option("--in", "within", metavar="RECIPE", help="With --verify: check the parts in a small version of RECIPE.")
 @IMPORTS
 @click.pass_context
 def parts_command(
@@ -45,8 +47,10 @@ def parts_command(
     name: str | None,
     as_json: bool,
     matrix: bool,
+    declarations: bool,
     check: bool,
     verify: tuple[str, ...],
+    within: str | None,
     imports: tuple[str, ...],
 ) -> None:
     """List the registered parts of all slots or of one SLOT, or describe the part NAME.
@@ -56,32 +60,43 @@ def parts_command(
     """
     from tfkit.cli.main import NO, WRONG
 
-    options = {"--matrix": matrix, "--check": check, "--verify": bool(verify)}
-    used = [option for option, is_given in options.items() if is_given]
-    if len(used) > 1:
-        raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
-    if matrix and slot:
-        raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
-    if check and not slot:
-        raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
-    if as_json and (verify or check):
-        raise click.UsageError(f"{used[0]} does not support --json")
+    options = {"--matrix": matrix, "--declarations": declarations, "--check": check, "--verify": bool(verify)}
+    _check_options([option for option, is_given in options.items() if is_given], slot, name, as_json, within)
     modules, imported = _import(verify)
     imported = _import(imports)[1] and imported
     passed = True
     if verify or check:
-        passed = _run_checks(_registered_parts(modules, slot, name) if verify else _parts(slot, name))
+        parts = _registered_parts(modules, slot, name) if verify else _parts(slot, name)
+        passed = _run_checks(parts, within, (*verify, *imports))
     elif matrix:
         from tfkit.core.figures import Console
         from tfkit.reports.parts_table import all_data, render_matrices
 
         tables = all_data()
         echo_json(tables) if as_json else render_matrices(tables, Console())
+    elif declarations:
+        _print_declarations(slot and _slot(slot), as_json)
     else:
         _print_parts(slot, name, as_json)
     if not imported or REGISTRY.problems:  # broken plugins were reported when loaded
         ctx.exit(WRONG)
     ctx.exit(0 if passed else NO)
+
+
+def _check_options(used: Sequence[str], slot: str | None, name: str | None, as_json: bool, within: str | None) -> None:
+    """Raise click.UsageError for options that exclude each other, or lack another one."""
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
+    if within is not None and "--verify" not in used:
+        raise click.UsageError("--in is the recipe in which parts are verified; add --verify FILE_OR_MODULE")
+    if "--matrix" in used and slot:
+        raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
+    if "--declarations" in used and name:
+        raise click.UsageError(f"--declarations prints those of a slot; remove {name}")
+    if "--check" in used and not slot:
+        raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
+    if as_json and ("--verify" in used or "--check" in used):
+        raise click.UsageError(f"{used[0]} does not support --json")
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
@@ -147,12 +162,29 @@ def _registered_parts(modules: Sequence[ModuleType], slot: str | None, name: str
     return chosen
 
 
-def _run_checks(parts: Sequence[type[Component]]) -> bool:
-    """Run the contract checks and print the results. Return True if all pass."""
+def _run_checks(parts: Sequence[type[Component]], name: str | None, imports: tuple[str, ...]) -> bool:
+    """Run the contract checks and print the results; with a recipe `name`, on the parts that it uses.
+
+    Return True if all pass.
+    """
+    from tfkit.contracts.cases import MODEL
     from tfkit.contracts.verify import run_verification
+    from tfkit.contracts.within import Home
     from tfkit.core.figures import Console
 
-    return run_verification(parts, Console()) if parts else True
+    if not parts:
+        return True
+    if name is None:
+        return run_verification(parts, Console())
+    home = Home(ReadOptions(imports=imports).recipe(name))
+    used = [part for part in parts if part.part_slot not in MODEL or home.case(part) is not None]
+    unused = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in parts if part not in used)
+    if not used:
+        raise UsageError(f"{name} does not use {unused}; use a recipe that does")
+    passed = run_verification(used, Console(), home)
+    if unused:
+        echo(f"not verified, because {name} does not use it: {unused}")
+    return passed
 
 
 def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
@@ -170,6 +202,21 @@ def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
     else:
         slots = [slot_data(each) for each in CATALOGUES]
         echo_json(slots) if as_json else parts_table.render_slots(slots, console)
+
+
+def _print_declarations(slot: str | None, as_json: bool) -> None:
+    from tfkit.core.figures import Console
+    from tfkit.reports.declarations import HEADS, tables
+    from tfkit.reports.parts_table import rows, say
+
+    found, console = tables(slot), Console()
+    if as_json:
+        keys = {name: [head.replace(" ", "_") for head in heads] for name, heads in HEADS.items()}
+        return echo_json({name: [dict(zip(keys[name], row, strict=True)) for row in of] for name, of in found.items()})
+    for name, of in found.items():
+        say(console, name, "bold")
+        rows(console, of, HEADS[name])
+        console.print()
 
 
 EXAMPLES = 64  # number of training examples

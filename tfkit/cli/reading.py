@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
-from tfkit.cli.texts import Text, TextOptions, TextOutput, located, output_to, takes_texts
+from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
 from tfkit.core.bounds import ROWS, JsonObject
 from tfkit.core.errors import UsageError
 from tfkit.core.output import printable
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tfkit.generation.vectors import Pooling
-
 
 TOGETHER = 256  # texts per batch
 
@@ -38,18 +34,18 @@ def predict_command(run: str, inputs: TextOptions, as_json: bool, device: str, r
     Models of vectors read --input: a .npy file of arrays, an image or audio file, or a folder of them.
 
     Print one line for each TEXT, or for each line of --input or standard input. A tab separates the two texts of a
-    pair, such as a question and its context; for JSON lines, name both fields with --field.
+    pair, such as a question and its context; for CSV or JSON lines, name both fields with --field.
     """
     from tfkit.training.objective.base import text_fields
 
     inputs.check(most_fields=2)
     loaded = reading.run(run, device)
-    fields = text_fields(loaded.predictor)
+    fields, inputs = text_fields(loaded.predictor), inputs.read_by(loaded)
     batches = inputs.arrays(loaded, TOGETHER) if loaded.reads_vectors else inputs.batches(TOGETHER)
-    with output_to(inputs.output) as output:
+    with output_to(inputs.output, tables=True) as output:
         for texts in batches:
             with located(texts):
-                predictions = loaded.predict([_fields(text, fields) for text in texts])
+                predictions = loaded.predict([_fields(text, fields) for text in texts], **inputs.inputs(texts))
             for text, prediction in zip(texts, predictions, strict=True):
                 if inputs.are_records:
                     output.record(text, prediction)
@@ -76,6 +72,12 @@ def shown(prediction: JsonObject) -> str:
             ", ".join(f"{one['token']} {one['probability']:.3f}" for one in fill) for fill in prediction["fills"]
         )
         return " ".join([*prediction["filled"].split(), *(f"[{choice}]" for choice in choices)])
+    if "chosen" in prediction:
+        return ", ".join(prediction["chosen"])
+    if several := prediction.get("targets", prediction.get("values")):
+        return ", ".join(
+            f"{target} {shown(one if isinstance(one, dict) else {'value': one})}" for target, one in several.items()
+        )
     answer = next((prediction[key] for key in ("label", "answer", "value") if key in prediction), None)
     if answer is None:
         return json.dumps(prediction, ensure_ascii=False)
@@ -87,7 +89,6 @@ def shown(prediction: JsonObject) -> str:
 @click.argument("run")
 @click.argument("file", required=False)
 @takes_texts
-@click.option("--out", metavar="FILE", help="Same as --output; .npy: an array [texts d_model], otherwise JSON lines.")
 @click.option(
     "--pooling", type=click.Choice(["mean", "first", "last", "max", "mean_sqrt", "weighted_mean"]),
     help="Vector of a text: the mean over its tokens, that of its first or last token, ...  [default: the model's, "
@@ -104,7 +105,6 @@ def embed_command(
     run: str,
     file: str | None,
     inputs: TextOptions,
-    out: str | None,
     pooling: Pooling | None,
     normalize: bool | None,
     prompt: str | None,
@@ -116,41 +116,26 @@ def embed_command(
 
     FILE is equivalent to --input FILE.
     """
-    inputs = _merged(inputs, file, out)
-    inputs.check()
-    texts = inputs.all()
-    loaded = reading.run(run, device)
-    values = [text.values[0] for text in texts]
-    if inputs.output is None or not inputs.output.endswith(".npy"):
-        # opened first, so that an output that cannot be written is refused before anything is computed
-        with output_to(inputs.output) as output:
-            _write(output, texts, loaded.embed(values, pooling, normalize, batch_size, prompt), inputs.are_records)
-        return
-    from tfkit.storage.files import whole
+    from tfkit.training.objective.rows import located as encoding
 
-    with whole(Path(inputs.output)) as temporary:
-        import numpy as np
-
-        vectors = loaded.embed(values, pooling, normalize, batch_size, prompt)
-        with open(temporary, "wb") as stream:
-            np.save(stream, vectors.numpy(), allow_pickle=False)
-
-
-def _merged(inputs: TextOptions, file: str | None, out: str | None) -> TextOptions:
-    """Merge FILE into --input and --out into --output. Raise UsageError for duplicates or a missing input."""
-    for one, other, names in ((file, inputs.file, "FILE and --input"), (out, inputs.output, "--out and --output")):
-        if one is not None and other is not None:
-            raise UsageError(f"{names} are equivalent; use one of them")
-    source = inputs.file if file is None else file
-    if source is None:
+    if file is not None and inputs.file is not None:
+        raise UsageError("FILE and --input are equivalent; use one of them")
+    inputs = replace(inputs, file=inputs.file if file is None else file)
+    if inputs.file is None:
         raise UsageError("missing input file: use --input FILE (-: standard input)")
-    return replace(inputs, file=source, output=inputs.output if out is None else out)
-
-
-def _write(output: TextOutput, texts: list[Text], vectors: Tensor, records: bool) -> None:
-    """Write one JSON list per text, or one record with its id."""
-    for text, row in zip(texts, vectors.tolist(), strict=True):
-        if records:
-            output.record(text, {"vector": row})
-        else:
-            output.json(row)
+    inputs.check(vectors=True)
+    loaded = reading.run(run, device)
+    if loaded.reads_vectors:
+        loaded.embed([])  # raises
+    inputs = inputs.read_by(loaded)
+    texts = inputs.all()
+    values, extra = [text.values[0] for text in texts], inputs.inputs(texts)
+    # opened first, so that an output that cannot be written is refused before anything is computed
+    with output_to(inputs.output, tables=True) as output:
+        with located(texts), encoding(values, loaded.source_tokenizer):
+            vectors = loaded.embed(values, pooling, normalize, batch_size, prompt, **extra).numpy()
+        for text, row in zip(texts, vectors, strict=True):
+            if inputs.are_records:
+                output.record(text, {"vector": row.tolist() if output.rows is None else row})
+            else:
+                output.json(row.tolist())

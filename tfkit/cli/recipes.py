@@ -64,8 +64,9 @@ def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptio
     Every fault is printed, including faults in the first examples of the data.
     """
     from tfkit.cli.main import WRONG, complain
-    from tfkit.core.errors import RecipeError, TfkitError, UsageError
+    from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, UsageError
     from tfkit.recipe.keys import LEAVES
+    from tfkit.reports.explain import resets
     from tfkit.training.splits import turns
 
     wrong = False
@@ -77,6 +78,8 @@ def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptio
             compared = "".join(LEAVES[key].summary(*given) for key in leaves)
             summary = _summary(recipe)
             examples = _first_examples(recipe)
+            for doubt in resets(recipe):
+                warnings.warn(RecipeWarning(doubt), stacklevel=1)
             echo(f"{file}: ok ({summary}{compared})")
             for split, found in examples.items():
                 for line in _lines(split, [part for example in found[:SHOWN] for part in turns(example)]):
@@ -102,9 +105,11 @@ def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
     examples: dict[str, list[dict[str, str]]] = {}
     faults: list[Fault] = []
     if recipe.data is not None:
-        from tfkit.training.splits import first_examples
+        from tfkit.training.setup import refused_texts
+        from tfkit.training.splits import first_examples, leaks
 
         examples, faults = first_examples(recipe)
+        faults += refused_texts(recipe) if recipe.objective is not None and not faults else []
     for fault in recipe.missing_files():
         if fault.path.startswith(CORPORA) and not fault.place.is_shipped:
             faults.append(fault)
@@ -112,6 +117,8 @@ def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
             warnings.warn(RecipeWarning(fault), stacklevel=1)
     if faults:
         raise RecipeError(faults)
+    for fault in leaks(recipe) if recipe.data is not None else ():
+        warnings.warn(RecipeWarning(fault), stacklevel=1)
     return examples
 
 

@@ -45,6 +45,7 @@ class AnswerPrinter:
     lines: bool = False
     records: bool = False
     output: TextOutput = field(default_factory=TextOutput)
+    inputs: TextOptions = field(default_factory=TextOptions)  # for the model's extra inputs
     reported: set[str] = field(default_factory=set)  # unknown pieces already reported
     cut: list[int] = field(default_factory=list)  # numbers of prompts with truncated output
 
@@ -55,7 +56,8 @@ class AnswerPrinter:
             self._stream(prompts)
             return
         with located(prompts), working("generating"):
-            results = self.run.candidates([prompt.values[0] for prompt in prompts], **self.options)
+            own: WriteOptions = {**self.options, **self.inputs.inputs(prompts)}
+            results = self.run.candidates([prompt.values[0] for prompt in prompts], **own)
         for prompt, candidates in zip(prompts, results, strict=True):
             for candidate in candidates[:1] if self.form == "best" else candidates:
                 self._write(prompt, candidate)
@@ -103,7 +105,8 @@ class AnswerPrinter:
         streams = []
         for prompt in prompts:
             with located([prompt]):
-                streams.append(self.run.stream(prompt.values[0], **self.options))
+                own: WriteOptions = {**self.options, **self.inputs.inputs([prompt])}
+                streams.append(self.run.stream(prompt.values[0], **own))
         for prompt, pieces in zip(prompts, streams, strict=True):
             try:
                 candidate = self._streamed(pieces)
@@ -305,16 +308,19 @@ def generate_command(
     if chat:
         loaded.read_chat([{"role": "user", "content": "-"}])  # raises without a template
         loaded.chats = True
-    inputs = replace(inputs, chat=loaded.reads_messages)
-    if inputs.are_typed and on_terminal() and not loaded.reads_vectors:
-        converse(replying(loaded, options) if loaded.reads_messages else AnswerPrinter(loaded, options, form).alone)
+    inputs = replace(inputs, chat=loaded.reads_messages).read_by(loaded)
+    is_idle = not inputs.texts and inputs.file is None and inputs.output is None
+    if is_idle and on_terminal() and not loaded.reads_vectors:
+        every: WriteOptions = {**options, **inputs.inputs([Text((), 1)])}
+        alone = AnswerPrinter(loaded, options, form, inputs=inputs).alone
+        converse(replying(loaded, every) if loaded.reads_messages else alone)
         return
     one_by_one = form == "stream" and not inputs.texts
     count = 1 if one_by_one else shorthands.batch_size or TOGETHER
     batches = inputs.arrays(loaded, count) if loaded.reads_vectors else inputs.batches(count)
-    with output_to(inputs.output) as output:
+    with output_to(inputs.output, tables=True) as output:
         lines = not inputs.texts and form != "jsonl" and not inputs.are_records
-        answers = AnswerPrinter(loaded, options, form, lines, inputs.are_records, output)
+        answers = AnswerPrinter(loaded, options, form, lines, inputs.are_records, output, inputs)
         for prompts in batches:
             answers.print(prompts)
     if answers.cut:
@@ -329,7 +335,8 @@ def on_terminal() -> bool:
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions) -> Form:
     """Return the output form. Raise UsageError for conflicting options."""
     others = ["--jsonl"] * jsonl + shorthands.set_options("n_best", "batch_size")
-    others += ["--field"] * inputs.are_records + ["--output"] * (inputs.output is not None)
+    others += ["--field"] * bool(inputs.fields) + ["--out"] * (inputs.output is not None)
+    others += [f"--input {inputs.file}"] * (inputs.format is not None)
     if stream and others:
         raise UsageError(f"--stream prints one text while it is generated; remove {' and '.join(others)}")
     if stream or jsonl:

@@ -147,25 +147,11 @@ class Normal(Init):
 
 
 @register("init", "scaled_residual")
-class ScaledResidual(Init):
+class ScaledResidual(Normal):
     """N(0, std²), with residual outputs divided by sqrt(2 * num_layers) (Radford et al. 2019, GPT-2, 2.3).
 
     The residual stream is a sum of 2 * num_layers outputs; the division keeps its variance independent of depth.
     """
-
-    class Config(component.Config):
-        std: PositiveFloat = Field(0.02, description="standard deviation")
-
-    config: Config
-
-    def embedding(self, weight: Tensor) -> None:
-        nn.init.normal_(weight, std=self.config.std)
-
-    def linear(self, weight: Tensor) -> None:
-        nn.init.normal_(weight, std=self.config.std)
-
-    def std(self, shape: Sequence[int], is_table: bool) -> float:
-        return self.config.std
 
     def depth_gain(self, depth: int) -> float:
         return float((2 * depth) ** -0.5)

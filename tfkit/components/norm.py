@@ -21,16 +21,20 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import Component, Config, Problem, Shape, Unlearnable
+from tfkit.core.component import Config, Problem, Shape, Unlearnable
 from tfkit.core.errors import UsageError
 from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import Number, PositiveFloat, Width
 from tfkit.core.registry import register
+from tfkit.core.store import StoreFacts
 from tfkit.functional.view import wide
 
 
-class Norm(Component, nn.Module):
-    """Normalizes [... width]; built with a Shape whose `d_model` is that width."""
+class Norm(StoreFacts, nn.Module):
+    """Normalizes [... width]; built with a Shape whose `d_model` is that width.
+
+    A norm that declares `writes` or `reads` is called with `context=`; only norms of layers and stacks can.
+    """
 
     capabilities = TOKENWISE
 

@@ -10,15 +10,21 @@
 | parallel_two_norms | GPT-NeoX: parallel with a norm per sublayer |
 | plain | no residual connections (`residual: none`): classic recurrent baselines |
 | deep_norm | a post_norm stack of dozens to a thousand layers |
+| hyper_connections | pre_norm whose layers learn to mix several residual streams; more memory, few more FLOPs |
+| attention_residuals | each sublayer chooses among all earlier outputs; memory grows with the square of the depth |
 """
 
-# Axes: batch, time, d_model. Each forward, and each branch, maps [batch time d_model] to the same shape.
+# Axes: batch, time, streams, out (streams), d_model. Each branch maps [batch time d_model] to the same shape, as does
+# each forward of a layout without streams.
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, reduce, repeat
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -26,9 +32,9 @@ from tfkit.core import component
 from tfkit.core.component import Shape
 from tfkit.core.context import Context
 from tfkit.core.inputs import TOKENWISE
-from tfkit.core.options import PositiveFloat
+from tfkit.core.layout import ResidualFacts
+from tfkit.core.options import PositiveFloat, PositiveInt
 from tfkit.core.registry import register
-from tfkit.core.slots import ResidualFacts
 
 
 @dataclass(eq=False)  # eq would make it unhashable, but the compiler of torch 2.11 hashes callables
@@ -68,11 +74,15 @@ class Branch:
 
 
 class Residual(ResidualFacts, nn.Module):
-    """A residual layout; `forward` is its equation."""
+    """A residual layout; `forward` is its equation.
+
+    A layout that declares `streams` maps [batch time streams d_model] to the same shape, or with more streams to the
+    shape that `Config.added` declares. `shape.sublayers` has the names of the branches.
+    """
 
     capabilities = TOKENWISE | {"cross_attention"}
 
-    def __init__(self, config: component.Config, shape: Shape) -> None:
+    def __init__(self, config: ResidualFacts.Config, shape: Shape) -> None:
         super().__init__()
         self.config = config
         self.shape = shape
@@ -80,6 +90,14 @@ class Residual(ResidualFacts, nn.Module):
     def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
         """Map [batch time d_model] to the same shape, through all branches."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Map [batch time d_model] to the streams that the first layer reads, by default equal copies."""
+        return repeat(x, "batch time d_model -> batch time streams d_model", streams=self.config.num_streams())
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Map the streams after the last layer to [batch time d_model], by default their sum."""
+        return reduce(x, "batch time streams d_model -> batch time d_model", "sum")
 
 
 @register("residual", "post_norm")
@@ -215,3 +233,107 @@ class DeepNorm(Residual):
     def init_gain(cls, config: component.Config, shape: Shape) -> float:
         beta = config.beta if isinstance(config, cls.Config) else None
         return constants(shape)[1] if beta is None else beta
+
+
+class HyperConnection(nn.Module):
+    """A_m, A_r and B of one sublayer: static matrices, plus tanh terms of the streams if they are dynamic."""
+
+    def __init__(self, config: HyperConnections.Config, shape: Shape, index: int) -> None:
+        super().__init__()
+        self.read = nn.Parameter(torch.eye(config.rate)[index % config.rate])  # A_m [streams]
+        self.mix = nn.Parameter(torch.eye(config.rate))  # A_r [streams out]
+        self.write = nn.Parameter(torch.ones(config.rate))  # B [streams]
+        self.dynamic = config.dynamic
+        if config.dynamic:
+            self.weight = nn.Parameter(torch.zeros(config.rate + 2, shape.d_model))  # W_m, W_r, W_beta
+            self.scale = nn.Parameter(torch.full((2,), 0.01))  # s_alpha, s_beta
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights with which a sublayer reads, mixes and writes the streams."""
+        if not self.dynamic:
+            return self.read, self.mix, self.write
+        normed = F.layer_norm(x, x.shape[-1:])
+        # [batch time streams out]
+        terms = einsum(normed, self.weight, "batch time streams d_model, out d_model -> batch time streams out").tanh()
+        alpha, beta = self.scale[0], self.scale[1]
+        read = self.read + alpha * terms[..., 0]  # [batch time streams]
+        mix = self.mix + alpha * terms[..., 1:-1]  # [batch time streams out]
+        write = self.write + beta * terms[..., -1]  # [batch time streams]
+        return read, mix, write
+
+
+@register("residual", "hyper_connections")
+class HyperConnections(Residual):
+    """x = A_r' x + B * Dropout(Sublayer(Norm(A_m' x))), with learned A and B (Zhu et al. 2024, arXiv 2409.19606).
+
+    x has `rate` streams. Initially the model computes what pre_norm does, up to a factor before the final norm.
+    """
+
+    class Config(Residual.Config):
+        rate: PositiveInt = Field(4, description="number of residual streams")
+        dynamic: bool = Field(True, description="let the weights also depend on the streams; false: constants")
+
+        def num_streams(self) -> int:
+            return self.rate
+
+    final_norm = True
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        first = shape.layer * len(shape.sublayers)
+        connections = {name: HyperConnection(config, shape, i) for i, name in enumerate(shape.sublayers, first)}
+        self.connections = nn.ModuleDict(connections)
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            read, mix, write = self.connections[branch.name](x)
+            seen = einsum(read, x, "... streams, ... streams d_model -> ... d_model")  # [batch time d_model]
+            mixed = einsum(mix, x, "... streams out, ... streams d_model -> ... out d_model")
+            out = branch(branch.norm(seen))  # [batch time d_model]
+            x = mixed + einsum(write, out, "... streams, ... d_model -> ... streams d_model")
+        return x
+
+
+@register("residual", "attention_residuals")
+class AttentionResiduals(Residual):
+    """Sublayer(Norm(sum of a_i * v_i)), a = softmax(w . RMSNorm(v)) (Kimi Team 2026, arXiv 2603.15031).
+
+    The streams v are the embedding and the outputs of all earlier sublayers; each sublayer, and the end of the stack,
+    has a query w, which is 0 initially.
+    """
+
+    class Config(Residual.Config):
+        def added(self, sublayers: Sequence[str]) -> int:
+            return len(sublayers)
+
+    streams = 1
+    final_norm = True
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        readers = enumerate(shape.sublayers or ("leave",), shape.streams or 1)  # the first one has nothing to choose
+        queries = {name: torch.zeros(1, shape.d_model) for streams, name in readers if streams > 1}
+        self.queries = nn.ParameterDict(queries)
+
+    def forward(self, x: Tensor, branches: Iterable[Branch]) -> Tensor:
+        for branch in branches:
+            out = branch(branch.norm(self.attend(x, branch.name)))
+            x = torch.cat([x, out[:, :, None]], dim=2)  # [batch time streams d_model], one more
+        return x
+
+    def enter(self, x: Tensor) -> Tensor:
+        return rearrange(x, "batch time d_model -> batch time 1 d_model")
+
+    def leave(self, x: Tensor) -> Tensor:
+        return self.attend(x, "leave")
+
+    def attend(self, x: Tensor, name: str) -> Tensor:
+        """Return the streams' mean, weighted by the query `name`: [batch time d_model]."""
+        if name not in self.queries:
+            return x[:, :, 0]  # [batch time d_model]
+        keys = F.rms_norm(x, x.shape[-1:])
+        scores = einsum(keys, self.queries[name], "batch time streams d_model, one d_model -> batch time streams")
+        shares = scores.softmax(-1)
+        out: Tensor = einsum(shares, x, "batch time streams, batch time streams d_model -> batch time d_model")
+        return out

@@ -22,6 +22,8 @@ class Sublayer(SublayerFacts, nn.Module):
     capabilities = ASSUMED
     # True if losses or updates of the part count tokens; training then passes padding that causality would hide
     counts_tokens = False
+    # True if a decode state holds only for padding before a text
+    pads_first = False
 
     @classmethod
     def able(cls, config: component.Config | None = None) -> frozenset[str]:
@@ -38,8 +40,8 @@ class Sublayer(SublayerFacts, nn.Module):
         """Map [batch time d_model] to the same shape."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
-    def project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Apply the linear layers named in `fused` to x, in order."""
+    def apply_fused(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Apply the linear layers named in `fused` to x, in order; decoding computes them in one product."""
         return tuple([getattr(self, name)(x) for name in self.fused])
 
     def new_state(self) -> Any | None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tfkit.contracts.cases import Case, blueprint, load
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY
+from tfkit.contracts.options import D_MODEL, VOCABULARY
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Shape
-from tfkit.core.context import Context
+from tfkit.core.context import Collector, Context
 from tfkit.core.options import Slot
 from tfkit.core.slots import AttentionFacts
 from tfkit.models.alone import context
@@ -77,9 +77,6 @@ def randomise(made: nn.Module) -> None:
             weight.add_(torch.randn(weight.shape, generator=generator) * 0.2)
 
 
-# --- inputs
-
-
 def tokens(batch: int, time: int, seed: int = 0) -> Tensor:
     """Return random ids [batch time] other than 0."""
     return torch.randint(1, VOCABULARY, (batch, time), generator=torch.Generator().manual_seed(100 + seed))
@@ -92,7 +89,7 @@ def changed(ids: Tensor, place: int) -> Tensor:
     return out
 
 
-def special(needs: frozenset[str], ids: Tensor, past: int = 0, shift: Tensor | None = None) -> dict[str, Tensor]:
+def special(needs: frozenset[str], ids: Tensor, past: int = 0, shift: Tensor | None = None) -> Arguments:
     """Return the additional inputs that the parts need; `shift` [batch] is the left padding of each row."""
     shift = torch.zeros(len(ids), dtype=torch.long) if shift is None else shift
     inputs = {}
@@ -109,6 +106,16 @@ def special(needs: frozenset[str], ids: Tensor, past: int = 0, shift: Tensor | N
     return inputs
 
 
+def extra(case: Case, ids: Tensor, dtype: torch.dtype = torch.float64) -> Arguments:
+    """Return random vectors as the extra inputs that the parts declare, equal in all rows, as the argument `inputs`."""
+    draws = torch.Generator().manual_seed(70)
+    found = {
+        name: torch.randn(1, width, generator=draws, dtype=torch.float64).to(dtype).repeat(len(ids), 1)
+        for name, (width, _) in sorted(case.blueprint.extra_inputs.items())
+    }
+    return {"inputs": found} if found else {}
+
+
 def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
     """Batch rows of different lengths; return ids, padding mask and the left padding of each row."""
     width = max(len(row) for row in rows) + 1
@@ -123,9 +130,9 @@ def padded(rows: Sequence[Tensor], side: str, fill: int) -> dict[str, Tensor]:
     return {"ids": ids, "real": real, "shift": shift}
 
 
-def arguments_of(case: Case, ids: Tensor) -> dict[str, Tensor]:
+def arguments_of(case: Case, ids: Tensor) -> Arguments:
     """Return the minimal inputs of a call with [batch time] ids, which both sides of an encoder-decoder read."""
-    inputs = special(case.needs, ids)
+    inputs = special(case.needs, ids) | extra(case, ids)
     return as_read(case, inputs | {"input_ids": ids, **({"decoder_input_ids": ids} if case.pair else {})})
 
 
@@ -143,9 +150,6 @@ def as_read(case: Case, arguments: Arguments, dtype: torch.dtype = torch.float64
 def _vectors(width: int, dtype: torch.dtype) -> Tensor:
     """Return a random vector for each id, [ids width]."""
     return torch.randn(VOCABULARY, width, generator=torch.Generator().manual_seed(60)).to(dtype)
-
-
-# --- calls
 
 
 def run(
@@ -175,8 +179,8 @@ def run(
         shift = source_shift
     else:
         arguments = {"input_ids": ids, "attention_mask": real, "position_ids": positions}
-    arguments |= special(case.needs, arguments["input_ids"], past, shift) | more
     dtype = next((weight.dtype for weight in called.parameters()), torch.float32)
+    arguments |= special(case.needs, arguments["input_ids"], past, shift) | extra(case, ids, dtype) | more
     arguments = as_read(case, {name: value for name, value in arguments.items() if value is not None}, dtype)
     return outputs(case, called(**arguments))
 
@@ -209,9 +213,10 @@ def answers_tokens(case: Case) -> bool:
 TIME = 6
 
 
-def states(rows: int, time: int, width: int = D_MODEL, seed: int = 1) -> Tensor:
+def states(rows: int, time: int, *sizes: int, seed: int = 1) -> Tensor:
     """Return random hidden states [rows time width] in float64."""
-    return torch.randn(rows, time, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    shape = (rows, time, *(sizes or (D_MODEL,)))
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 class Alone:
@@ -220,15 +225,17 @@ class Alone:
     def __init__(
         self, case: Case, memory_width: int | None = None, both_ways: bool = False, dtype: torch.dtype = torch.float64
     ) -> None:
-        config = case.config
+        self.case, config = case, case.config
         heads = config.heads() if isinstance(config, AttentionFacts.Config) else None
         causal = case.declares("causal") and memory_width is None and not both_ways
-        self.shape = Shape(D_MODEL, VOCABULARY, MAX_LENGTH, causal=causal, memory_width=memory_width, num_heads=heads)
+        self.shape = replace(case.shape, causal=causal, memory_width=memory_width, num_heads=heads)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(5)
             part: nn.Module = config.build(self.shape)
         randomise(part)
         self.part = part.to(dtype).eval()
+        writer = case.writer
+        self.writer = None if writer is None else writer.build(self.shape).to(dtype).eval()
 
     def __call__(self, x: Tensor, **how: Any) -> Tensor:
         """Map [rows time d_model] to the same shape; `how` are keywords of `tfkit.models.alone.context`."""
@@ -236,10 +243,20 @@ class Alone:
             out: Tensor = self.part(x, self.context(x, **how))
         return out
 
+    def states(self, rows: int, time: int = TIME, seed: int = 1) -> Tensor:
+        """Return a random input of the part."""
+        return states(rows, time, *self.case.sizes, seed=seed)
+
     def context(self, x: Tensor, **how: Any) -> Context:
         """Return the context of a call with random ids, which a part may read."""
         made = context(x, causal=self.shape.causal, **how)
-        return replace(made, inputs=replace(made.inputs, input_ids=tokens(*x.shape[:2])))
+        ids, of_case = tokens(*x.shape[:2]), extra(self.case, x, x.dtype).get("inputs", {})
+        inputs = replace(made.inputs, input_ids=ids, extra=of_case)
+        made = replace(made, inputs=inputs, store=self.case.store(ids, x.dtype))
+        if self.writer is not None and self.shape.memory_width is None:
+            with torch.no_grad():
+                self.writer(x, replace(made, state=None, collector=Collector()))
+        return made
 
 
 def built(slot: str, name: str, shape: Shape) -> Any:

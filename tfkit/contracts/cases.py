@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+import torch
+from torch import Tensor
+
 from tfkit.contracts.expect import Broken
-from tfkit.contracts.options import D_MODEL, MAX_LENGTH, VOCABULARY, alternatives, required
+from tfkit.contracts.options import D_MODEL, MAX_LENGTH, PLAIN_SHAPE, VOCABULARY, alternatives, required
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import Options, Tree
 from tfkit.core.component import Component, Config, Shape
 from tfkit.core.errors import RecipeError
+from tfkit.core.layout import ResidualFacts
 from tfkit.core.options import Slot
 from tfkit.core.registry import REGISTRY
-from tfkit.core.slots import PositionFacts, ResidualFacts, SublayerFacts
+from tfkit.core.slots import PositionFacts, SublayerFacts
+from tfkit.core.store import Store, of_config
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.recipe.views.resolved import scalar
 
@@ -76,7 +81,7 @@ class Case:
     def where(self) -> str:
         """Description of the topology and the options that differ from the defaults."""
         topology = "" if self.slot not in MODEL else IN_WORDS.get(self.topology, "")
-        place = "set in the layer" if self.place else ""
+        place = "set in the layer" if self.place == "layer" else ""
         options = " and ".join(f"{name}: {scalar(json.loads(value))}" for name, value in self.variant)
         return ", ".join(filter(None, (topology, place, options and f"with {options}")))
 
@@ -88,7 +93,7 @@ class Case:
     @property
     def options(self) -> dict[str, object]:
         """The options that are set, including required ones."""
-        return required(self.slot, self.name) | {name: json.loads(value) for name, value in self.variant}
+        return {**required(self.slot, self.name), **as_data(self.variant)}
 
     @property
     def config(self) -> Config:
@@ -99,6 +104,10 @@ class Case:
         """True if the part declares `capability`."""
         return declares(self.part, capability)
 
+    def lacking(self, capability: str) -> list[str]:
+        """Return other parts of the model that do not declare what the part does."""
+        return []
+
     def with_(self, **options: object) -> Case:
         """Return a copy with additional options."""
         return replace(self, variant=tuple((dict(self.variant) | _as_json(options)).items()))
@@ -106,6 +115,22 @@ class Case:
     def with_layer(self, **keys: object) -> Case:
         """Return a copy with additional keys in the layer."""
         return replace(self, beside=(*self.beside, *_as_json(keys).items()))
+
+    # --- the part alone
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the part alone."""
+        return PLAIN_SHAPE
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of its input after batch and time."""
+        return (D_MODEL,)
+
+    def store(self, ids: Tensor, dtype: torch.dtype) -> Store:
+        """Return what earlier layers have written for these ids."""
+        return Store()
 
     # --- the model
 
@@ -133,6 +158,16 @@ class Case:
     def needs(self) -> frozenset[str]:
         """Inputs of a call that the parts read."""
         return frozenset(name for stack in self.blueprint.stacks() for name in stack.needs)
+
+    @property
+    def writer(self) -> Config | None:
+        """Part that writes to `context.store` what this part reads; None if there is none."""
+        try:
+            stores = of_config(self.config, Shape(D_MODEL))
+        except ValueError:  # options that a check of refusals sets
+            return None
+        names = stores.reads - stores.writes
+        return _writer(names, self.part.__module__) if names else None
 
     def recipe(self, num_layers: int = 2) -> Tree:
         """Return the recipe of a small model that contains the part."""
@@ -167,8 +202,24 @@ class Case:
             model[self.slot] = part
         if self.topology == "encoder_decoder":
             self._join(model, layer)
-        layer |= {name: json.loads(value) for name, value in self.beside}
+        layer |= as_data(self.beside)
+        if (writer := self.writer if self.slot in MODEL else None) is not None:
+            self._write(model, writer, num_layers)
         return {"tfkit": 1, "model": model}
+
+    def _write(self, model: dict[str, object], writer: Config, num_layers: int) -> None:
+        """Let the embedding, or the first layer with a default part in place of this one, write what the part reads."""
+        slot = writer.part.part_slot
+        if slot == "embedding":
+            model[slot] = writer.spelled()
+            return
+        usual: Tree = {"attention": {"type": "multi_head", "num_heads": 4}, "feedforward": {"type": "mlp", "d_ff": 24}}
+        usual |= {"residual": "pre_norm", "norm": "layer_norm", "mixer": None}
+        own = {self.slot: usual.get(self.slot)} if self.slot in usual else {}
+        own |= {"attention": usual["attention"]} if self.slot == "mixer" else {}
+        model["layers"] = {"writer": own | {slot: writer.spelled()}, "reader": {}}
+        model["pattern"] = ["writer", *["reader"] * max(1, num_layers - 1)]
+        model["num_layers"] = max(2, num_layers)
 
     def _join(self, model: dict[str, object], layer: dict[str, object]) -> None:
         """Adapt the recipe of an encoder-decoder if the gradients of some weights would vanish."""
@@ -178,6 +229,11 @@ class Case:
         elif issubclass(self.part, ResidualFacts) and not self.part.norm_names(["attention"]):
             # attention without residual paths loses token identity with depth (Dong et al. 2021, arXiv 2103.03404)
             model["num_layers"] = 1
+
+
+def as_data(options: Iterable[tuple[str, str]]) -> Options:
+    """Return the options of `variant`, or the keys of `beside`, as plain data."""
+    return {name: json.loads(value) for name, value in options}
 
 
 def _as_json(values: Options) -> dict[str, str]:
@@ -221,7 +277,21 @@ def blueprint(case: Case, num_layers: int = 2) -> Blueprint:
         raise Broken(f"a recipe with this part is rejected: {error}") from None
 
 
-# --- enumeration
+WRITERS = ("attention", "mixer", "feedforward", "residual", "norm", "embedding")
+
+
+def _writer(names: frozenset[str], module: str) -> Config | None:
+    """Return a registered part that writes these names to `context.store`, preferably one of the same file."""
+    parts = [REGISTRY.get(slot, name) for slot in WRITERS for name in REGISTRY.names(slot)]
+    for part in sorted(parts, key=lambda part: part.__module__ != module):
+        try:
+            config = Slot(part.part_slot).validate({"type": part.part_name, **required(part.part_slot, part.part_name)})
+        except (Broken, ValueError):
+            continue
+        stores = of_config(config, Shape(D_MODEL))
+        if stores.written >= names and stores.reads <= stores.writes:
+            return config
+    return None
 
 
 def cases(slot: str, name: str) -> list[Case]:
@@ -258,13 +328,13 @@ def hands_over(case: Case) -> bool:
     return isinstance(config, SublayerFacts.Config) and bool(config.state_widths(Shape(D_MODEL, causal=True)))
 
 
-def variants(slot: str, name: str) -> Iterator[Case]:
-    """Yield the part with one option changed at a time, in the first topology that accepts the change."""
+def variants(slot: str, name: str, within: Case | None = None) -> Iterator[Case]:
+    """Yield the part with one option changed at a time, in the first topology that accepts the change, or `within`."""
     try:
-        options = required(slot, name)
+        options = required(slot, name) if within is None else within.options
     except Broken:
         return
-    plain = [case for case in cases(slot, name) if not case.place]
+    plain = [case for case in cases(slot, name) if not case.place] if within is None else [within]
     for option, field in REGISTRY.get(slot, name).Config.model_fields.items():
         if option in options:
             continue

@@ -49,7 +49,7 @@ class Check:
 
     def applies(self, case: Case) -> bool:
         """True if the part makes this promise and the case is suitable to test it."""
-        return self.required_of(case.part) and self.when(case)
+        return self.concerns(case.part) and (not self.capability or case.declares(self.capability)) and self.when(case)
 
     def __call__(self, case: Case) -> str | None:
         """Check the case, as the function does; any exception is converted to Broken."""

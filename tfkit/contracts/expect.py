@@ -62,9 +62,6 @@ def where(error: BaseException, part: type[Component]) -> str:
     return ""
 
 
-# --- copying
-
-
 def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]:
     """Yield a pickled and a deep copy of an object, each with its description.
 
@@ -80,9 +77,6 @@ def twins(thing: T, what: str, part: type[Component]) -> Iterator[tuple[str, T]]
         except Exception as error:
             raise Broken(f"{what} cannot be {how}: {shortened(error)}{where(error, part)}") from error
         yield how, twin
-
-
-# --- comparing
 
 
 def expect(holds: object, message: str) -> None:

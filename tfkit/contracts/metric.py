@@ -177,7 +177,9 @@ def tried(case: Case, step: int = 0) -> Iterator[CallbackTrial]:
         yield CallbackTrial(case, Path(folder), step)
 
 
-@contract("the callback does not affect training", "built", slots=CALLBACK, when=is_local, every_option=True)
+@contract(
+    "the callback affects training only as it declares", "built", slots=CALLBACK, when=is_local, every_option=True
+)
 def check_observes(case: Case) -> None:
     """Compare weights, modes and RNG states before and after each event."""
     with tried(case) as trial:

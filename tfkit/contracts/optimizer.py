@@ -148,8 +148,6 @@ def check_pure(case: Case) -> None:
 
 
 ADAPTER = ("adapter",)
-
-
 ADAPTER_STEPS = 10
 
 

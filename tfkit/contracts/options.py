@@ -106,10 +106,21 @@ def _conllu() -> dict[str, object]:
     return {"file": _written("treebank.conllu", (row for line in LINES for row in rows(line)))}
 
 
+def _fasta() -> dict[str, object]:
+    rows = (f">{number} family={number % 3}\n{'acgt' * number}a" for number in range(24))
+    return {"file": _written("sequences.fasta", rows), "fields": {"label": "family"}}
+
+
 def _npy() -> dict[str, object]:
     numpy, path = importlib.import_module("numpy"), _folder() / "rows.npy"
     numpy.save(path, numpy.arange(240.0).reshape(24, 2, 5))
     return {"file": str(path)}
+
+
+def _arrays() -> dict[str, object]:
+    numpy, path = importlib.import_module("numpy"), _folder() / "rows.npz"
+    numpy.savez(path, values=numpy.arange(120.0), offsets=numpy.arange(25) * 5, age=numpy.arange(24))
+    return {"file": str(path), "fields": {"label": "age"}}
 
 
 def _images() -> dict[str, object]:
@@ -135,9 +146,9 @@ def _tokenizer_file() -> dict[str, object]:
     return {"path": str(path)}
 
 
+_MAKERS = (_parallel_tsv, _csv, _json_lines, _chat, _parquet, _datasets, _conllu)
 FILES: dict[tuple[str, str], Callable[[], dict[str, object]]] = {
-    ("corpus", make.__name__[1:]): make
-    for make in (_parallel_tsv, _csv, _json_lines, _chat, _parquet, _datasets, _conllu, _npy, _images, _audio)
+    ("corpus", make.__name__[1:]): make for make in (*_MAKERS, _fasta, _npy, _arrays, _images, _audio)
 } | {("tokenizer", "file"): _tokenizer_file}
 
 
@@ -206,6 +217,7 @@ SIZES: dict[str, object] = {
     "shared_expert": {"type": "glu", "d_ff": 8},
     "size": 3,
     "softcap": 5.0,
+    "step_limits": [0.001, 0.5],
     "strings": ["the"],
     "temperature": 0.7,
     "theta": 100.0,

@@ -35,6 +35,7 @@ from tfkit.training.feed import Made
 from tfkit.training.initial import freeze
 from tfkit.training.loop import Trainer
 from tfkit.training.objective import Batch
+from tfkit.training.objective.rows import batch_of
 from tfkit.training.progress import Reporter
 from tfkit.training.scoring import mean_loss
 from tfkit.training.setup import Task
@@ -108,9 +109,6 @@ def promises(model: Model, make: MakeTask) -> Iterator[Promise]:
     yield proved("bfloat16 near float32", ROUNDED, lambda: rounded(make()))
 
 
-# --- the model
-
-
 class ReadText(NamedTuple):
     """Ids [time] for the last stack, and for an encoder-decoder also the ids of the source."""
 
@@ -157,8 +155,8 @@ def packed_apart(case: Trained, texts: Texts) -> float:
     """Compare packed texts with each text alone."""
     if case.pair:
         raise NotApplicable("an encoder-decoder reads one text per row")
-    if "prefix_length" in case.needs:
-        raise NotApplicable("a prefix applies to a whole row")
+    if "prefix_length" in case.needs or case.made.extra_inputs:
+        raise NotApplicable("a prefix or another input applies to a whole row")
     _check(case, "packing", "packed texts")
     room = (case.blueprint.last.max_length or LONGEST * TEXTS) // len(texts)
     return worst(packed(case, [[text.ids[:room] for text in texts]]))
@@ -216,9 +214,6 @@ def largest(own: Weights, other: Weights) -> float:
     return worst((name, tensor, others[name]) for name, tensor in own.by_name().items())
 
 
-# --- training
-
-
 def rounded(task: Task) -> float:
     """Return the difference between the bfloat16 and float32 losses, relative to the latter if it exceeds 1."""
     exact = mean_loss(task.model, task.train)
@@ -263,7 +258,7 @@ def accumulated(task: Task) -> float:
     count = min(len(task.train.items), TEXTS)
     if count < 2:
         raise NotApplicable("there is only one training row")
-    batch = task.objective.rows.collate(task.train.items[:count], np.random.default_rng(0))
+    batch = batch_of(task.objective.rows, task.train.items[:count], np.random.default_rng(0))
     outputs: list[ModelOutput] = []
     watch = model.register_forward_hook(lambda _, __, out: outputs.append(out))
     both = _gradient(task, [piece_of(batch, half, 2).batch for half in (0, 1)])

@@ -12,8 +12,9 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch.export import Dim
+from torch.utils._pytree import tree_map
 
-from tfkit.contracts.calls import arguments_of, as_read, fresh, model, outputs, run, special, tokens
+from tfkit.contracts.calls import arguments_of, as_read, extra, fresh, model, outputs, run, special, tokens
 from tfkit.contracts.cases import IN_WORDS, SUBLAYERS, TOPOLOGIES, Case, blueprint, lacks, loads
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import SAME, Broken, expect, expect_equal, expect_finite, far, twins, where
@@ -106,7 +107,7 @@ def reloaded(made: Model) -> Model:
 def check_meta(case: Case) -> None:
     """Run a forward pass on the meta device."""
     made = build_model(blueprint(case), device="meta").eval()
-    arguments = {name: value.to("meta") for name, value in arguments_of(case, tokens(2, 5)).items()}
+    arguments = tree_map(lambda value: value.to("meta"), arguments_of(case, tokens(2, 5)))
     want = run(case, tokens(2, 5))
     for name, value in outputs(case, made(**arguments)).items():
         shapes = f"{name} has shape {list(value.shape)} on meta, but {list(want[name].shape)} on the CPU"
@@ -160,11 +161,7 @@ def _keeps_the_mean(case: Case, made: Model, ids: Tensor) -> None:
 
 WIDER = 8  # width relative to the base
 STEPS = 3
-
-
 STEP_RATE = 0.002
-
-
 MOST = 2.5  # maximum ratio of the changes; without muP, the ratio is 4 to 9
 
 
@@ -278,7 +275,8 @@ def call_of(case: Case, batch: int, time: int, masked: bool) -> dict[str, Tensor
     ids = tokens(batch, time)
     real = torch.ones(batch, time, dtype=torch.long)
     real[-1, -1] = 0
-    arguments = special(case.needs, ids) | {"input_ids": ids, **({"attention_mask": real} if masked else {})}
+    arguments = special(case.needs, ids) | extra(case, ids, torch.float32) | {"input_ids": ids}
+    arguments |= {"attention_mask": real} if masked else {}
     if case.pair:
         arguments["decoder_input_ids"] = tokens(batch, time + 1, seed=2)
     return as_read(case, arguments, torch.float32)
@@ -317,7 +315,11 @@ def exports(case: Case, made: Model) -> None:
     """Raise Broken unless the model exports with dynamic batch and length, with equal outputs at other sizes."""
     masked = case.declares("padding")
     arguments = call_of(case, 2, 6, masked)
-    any_size = {name: dict.fromkeys(range(min(2, value.dim())), Dim.DYNAMIC) for name, value in arguments.items()}
+    rows = {"inputs": {name: {0: Dim.DYNAMIC} for name in arguments.get("inputs", {})}}
+    any_size = {
+        name: rows.get(name) or dict.fromkeys(range(min(2, value.dim())), Dim.DYNAMIC)
+        for name, value in arguments.items()
+    }
     try:
         with quiet():
             program = torch.export.export(made, (), arguments, dynamic_shapes=any_size).module()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tfkit.components.head.base import TokenHead
+from tfkit.components.residual import Residual
 from tfkit.contracts.calls import PAD, answers_tokens, fresh, model, padded, run, tokens
 from tfkit.contracts.cases import MODEL, SUBLAYERS, Case, load
 from tfkit.contracts.check import contract
 from tfkit.contracts.expect import Broken, expect, expect_equal, expect_finite, in_float64, twins
-from tfkit.contracts.options import VOCABULARY
 from tfkit.core.component import Component
 from tfkit.core.options import Slot
 from tfkit.core.registry import CATALOGUES, base_of
@@ -62,17 +62,15 @@ def check_config(case: Case) -> None:
         expect(other == config, f"the {how} options are {other.spelled()}, not {options}")
     if case.slot in MODEL:
         expect(hash(again) == hash(config), "equal options have different hashes")
-        _survives_in_a_recipe(case)
-
-
-def _survives_in_a_recipe(case: Case) -> None:
-    recipe = load(case)
-    text = recipe.resolved()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "resolved.yaml"
-        path.write_text(text, encoding="utf-8")
-        loaded = load_recipe(path)
-    expect(loaded.blueprint() == recipe.blueprint(), f"the resolved recipe does not load to an equal model:\n{text}")
+        recipe = load(case)
+        text = recipe.resolved()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "resolved.yaml"
+            path.write_text(text, encoding="utf-8")
+            loaded = load_recipe(path)
+        expect(
+            loaded.blueprint() == recipe.blueprint(), f"the resolved recipe does not load to an equal model:\n{text}"
+        )
 
 
 KEEPING = ("attention", "mixer", "feedforward", "norm", "residual", "activation")
@@ -110,16 +108,25 @@ def check_shapes(case: Case) -> None:
             expect(numbers, f"{name} has dtype {value.dtype} and shape {shape}")
     if isinstance(made.head, TokenHead) and case.slot != "head":
         shape = list(out["logits"].shape)
-        expect(shape[-1] == VOCABULARY, f"logits have shape {shape}; expected a last axis of {VOCABULARY}")
+        size = case.blueprint.last.vocab_size
+        expect(shape[-1] == size, f"logits have shape {shape}; expected a last axis of {size}")
 
 
 def _watched(case: Case, made: Model) -> list[RemovableHandle]:
-    """Register hooks that raise Broken if the part changes the shape of its input, which broadcasting could hide."""
+    """Register hooks that raise Broken if the part changes the shape of its input, which broadcasting could hide.
+
+    A residual layout may add the streams that it declares.
+    """
 
     def keeps(module: nn.Module, arguments: tuple[Tensor, ...], out: object) -> None:
         taken = list(arguments[0].shape)
         result = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        expect(taken == result, f"the part maps {taken} to {result}")
+        expected = list(taken)
+        if isinstance(module, Residual) and module.shape.streams is not None:
+            expect(taken[2:-1] == [module.shape.streams], f"the part reads {taken}, not {module.shape.streams} streams")
+            expected[2] += module.config.added(module.shape.sublayers)
+        text = "" if expected == taken else f"; it declares that it returns {expected}"
+        expect(expected == result, f"the part maps {taken} to {result}{text}")
 
     parts = (module for module in made.modules() if isinstance(module, case.part))
     return [part.register_forward_hook(keeps) for part in parts if case.slot in KEEPING]
@@ -177,6 +184,13 @@ def gradients(case: Case, made: Model, out: dict[str, Tensor]) -> dict[str, Tens
     return dict(zip(named, grads, strict=True))
 
 
+def owned(case: Case, made: nn.Module) -> tuple[str, ...]:
+    """Return the prefixes of weights that the contract judges: those of the part, if the other parts are a user's."""
+    if case.place != "recipe":
+        return ("",)
+    return tuple(f"{prefix}." for prefix, module in made.named_modules() if isinstance(module, case.part))
+
+
 def inert_names(made: nn.Module) -> dict[str, Component]:
     """Map the full names of parameters declared inert to their parts."""
     return {
@@ -194,12 +208,14 @@ def check_gradients(case: Case) -> None:
     """Compute the gradients of a random linear combination of the outputs."""
     made = model(case)
     grads = gradients(case, made, run(case, tokens(3, 7)))
-    inert = inert_names(made)
+    inert, judged = inert_names(made), owned(case, made)
     largest = max((float(grad.abs().max()) for grad in grads.values() if grad is not None), default=0.0)
     for name, grad in grads.items():
+        if not name.startswith(judged):
+            continue
         size = 0.0 if grad is None else float(grad.abs().max())
         expect(size == size and size != float("inf"), f"the gradient of {name} is not finite")
         if name not in inert:
             expect(size > 1e-9 * largest, f"{name} has no gradient, so it cannot change the output")
-        elif isinstance(inert[name], case.part) and not case.variant and case.slot in SUBLAYERS:
+        elif isinstance(inert[name], case.part) and not case.variant and not case.place and case.slot in SUBLAYERS:
             expect(size < 1e-6 * largest, f"{name} is declared inert, but it changes the output")

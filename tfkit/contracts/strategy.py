@@ -95,9 +95,6 @@ def check_rows(case: Case) -> None:
     expect(torch.equal(wider, whole), "more left padding changes the logits")
 
 
-# --- stop rules
-
-
 def rows_of(texts: tuple[str, ...]) -> list[WrittenRow]:
     """Return the rows of a search that generates the texts, at every step up to the end token."""
     tokenizer = letters()

@@ -22,10 +22,15 @@ TOKENIZER = ("tokenizer",)
 
 def fitted(case: Case) -> Tokenizer:
     """Return a tokenizer fitted to the sample lines."""
-    made = case.config.build().fit(list(LINES))
+    made = case.config.build().fit(list(lines_of(case)))
     if not isinstance(made, Tokenizer):
         raise Broken(f"fit returns {type(made).__name__}, not a tfkit Tokenizer")
     return made
+
+
+def lines_of(case: Case) -> tuple[str, ...]:
+    """Return the sample lines of the tokenizer, or ordinary ones."""
+    return (case.part.samples if issubclass(case.part, TokenizerFacts) else ()) or LINES
 
 
 @contract("all ids, including special ids, are within the vocabulary", "built", slots=TOKENIZER, every_option=True)
@@ -41,10 +46,10 @@ def check_ids(case: Case) -> None:
     )
     for role, id_ in tokenizer.special_ids.items():
         expect(0 <= id_ < size, f"the {role} token has id {id_}, but the vocabulary has {size} tokens")
-    for text in (*LINES, *ODD):
+    for text in (*lines_of(case), *ODD):
         ids = encoded(tokenizer, text)
         if ids is None:
-            expect(text not in LINES, f"the training text {text!r} is refused")
+            expect(text not in lines_of(case), f"the training text {text!r} is refused")
             continue
         wrong = [id_ for id_ in ids if type(id_) is not int or not 0 <= id_ < size]
         expect(not wrong, f"{_short(text)} yields {wrong[:3]}, which the vocabulary of {size} does not contain")
@@ -70,7 +75,7 @@ def _short(text: str) -> str:
 def check_round_trip(case: Case) -> None:
     """Encode and decode ordinary texts once, and unusual texts twice."""
     tokenizer = fitted(case)
-    for text in LINES:
+    for text in lines_of(case):
         back = tokenizer.decode(tokenizer.encode(text))
         expect(back == text, f"{text!r} is decoded to {back!r}")
     for text in ODD:
@@ -85,8 +90,8 @@ def check_round_trip(case: Case) -> None:
 def check_batch(case: Case) -> None:
     """Compare `encode_batch` with `encode`."""
     tokenizer = fitted(case)
-    together = tokenizer.encode_batch(list(LINES))
-    for text, ids in zip(LINES, together, strict=True):
+    together = tokenizer.encode_batch(list(lines_of(case)))
+    for text, ids in zip(lines_of(case), together, strict=True):
         expect(tokenizer.encode(text) == ids, f"{text!r} has different ids in a batch and alone")
 
 
@@ -128,7 +133,8 @@ def check_no_text(case: Case) -> None:
 def check_saved_tokenizer(case: Case) -> None:
     """Load a saved tokenizer.json, as a run does, and pickle the tokenizer, as data workers do."""
     tokenizer = fitted(case)
-    ids, text = tokenizer.encode(LINES[0]), tokenizer.decode(tokenizer.encode(LINES[0]))
+    line = lines_of(case)[0]
+    ids, text = tokenizer.encode(line), tokenizer.decode(tokenizer.encode(line))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"
         tokenizer.save(path)
@@ -136,8 +142,8 @@ def check_saved_tokenizer(case: Case) -> None:
     # safe, since these bytes were pickled here
     for how, other in (("loaded", loaded), ("pickled", pickle.loads(pickle.dumps(tokenizer)))):
         expect(other.special_ids == tokenizer.special_ids, f"the {how} tokenizer has different special tokens")
-        expect(other.encode(LINES[0]) == ids, f"the {how} tokenizer yields different ids for {LINES[0]!r}")
-        expect(other.decode(ids) == text, f"the {how} tokenizer decodes {LINES[0]!r} to {other.decode(ids)!r}")
+        expect(other.encode(line) == ids, f"the {how} tokenizer yields different ids for {line!r}")
+        expect(other.decode(ids) == text, f"the {how} tokenizer decodes {line!r} to {other.decode(ids)!r}")
 
 
 CORPUS = ("corpus",)

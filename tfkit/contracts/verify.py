@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.status import Status
 
 from tfkit.contracts.calls import forget
-from tfkit.contracts.cases import Case, cases, variants
+from tfkit.contracts.cases import MODEL, Case, cases, variants
 from tfkit.contracts.check import CHECKS, Check, Failure, Outcome, Report, render, summary, with_needs
 from tfkit.contracts.expect import Broken, describe
 from tfkit.contracts.shapes import foreign
+from tfkit.contracts.within import Home
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY
@@ -47,13 +48,13 @@ def _show(status: Status, what: str, check: Check) -> None:
     status.update(f"{what}: {check.name}")
 
 
-def run_verification(parts: Sequence[type[Component]], console: Console) -> bool:
+def run_verification(parts: Sequence[type[Component]], console: Console, home: Home | None = None) -> bool:
     """Verify each part, print a line for each check and the counts; return True if all checks hold."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
         with _quietly(), console.status(what) as status:
-            report = verify(part, tell=partial(_show, status, what))
+            report = verify(part, tell=partial(_show, status, what), home=home)
         render(report, console)
         reports.append(report)
     summary(reports, console)
@@ -78,16 +79,18 @@ def verify(
     checks: Collection[str] | None = None,
     options: int = 1,
     tell: Callable[[Check], None] | None = None,
+    home: Home | None = None,
 ) -> Report:
     """Run all contract checks, or the named ones, on a registered part and report the results.
 
     Checks are repeated with options changed one at a time: `options=n` tests every n-th change, 0 none.
-    `tell` is called before each check. Exceptions of the part are caught and reported.
+    `tell` is called before each check. Exceptions of the part are caught and reported. With `home`, parts of a model
+    are checked in its recipe instead of in small ones.
     """
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return Report(part, tuple(_Trial(part, options).outcomes(checks, tell)))
+            return Report(part, tuple(_Trial(part, options, home).outcomes(checks, tell)))
     finally:
         forget()
 
@@ -95,8 +98,9 @@ def verify(
 class _Trial:
     """Verification of one part."""
 
-    def __init__(self, part: type[Component], options: int) -> None:
+    def __init__(self, part: type[Component], options: int, home: Home | None = None) -> None:
         self.part = part
+        self.within = home.case(part) if home is not None and part.part_slot in MODEL else None
         self.options = options
         self.failed: dict[str, str] = {}  # check -> the failed check to report as reason: itself, or a dependency
 
@@ -120,6 +124,8 @@ class _Trial:
     @cached_property
     def _plain(self) -> list[Case]:
         """The cases of the part with default options."""
+        if self.within is not None:
+            return [self.within]
         return cases(self.part.part_slot, self.part.part_name)
 
     @cached_property
@@ -127,7 +133,7 @@ class _Trial:
         """The cases of the part with one option changed."""
         if not self.options:
             return []
-        return list(variants(self.part.part_slot, self.part.part_name))[:: self.options]
+        return list(variants(self.part.part_slot, self.part.part_name, self.within))[:: self.options]
 
     def _groups(self, check: Check) -> Iterator[list[Case]]:
         """Yield the cases of a check in groups, the simplest first."""
@@ -151,6 +157,8 @@ class _Trial:
             failures = [Failure("", describe(error, self.part))]
         if failures and check.name == "built" and (hint := foreign(self.part)):
             failures.append(Failure("", hint))
+        if not count and not failures and self.within and (others := self.within.lacking(check.capability)):
+            return Outcome(check, excepted=f"{' and '.join(others)} beside it does not declare '{check.capability}'")
         return Outcome(check, tuple(failures), excepted="" if failures else excepted) if count or failures else None
 
     def _left_out(self, check: Check, because: str) -> Outcome | None:

@@ -220,7 +220,7 @@ def check_source_padding(case: Case) -> None:
 
 def packs(case: Case) -> bool:
     """True if rows can be packed; encoder-decoders and prefix masks need one text per row."""
-    return not case.pair and "prefix_length" not in case.needs
+    return not case.pair and "prefix_length" not in case.needs and not case.blueprint.extra_inputs
 
 
 @contract("segments of a packed row are independent", "future", capability="packing", when=packs, every_option=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tfkit.core.bounds import LAYERS
-from tfkit.core.component import Config, Shape, Side, spell, with_nested
+from tfkit.core.component import Config, Shape, Side, spell, whole_numbers, with_nested
 from tfkit.core.keys import (
     FlagValue,
     Key,
@@ -25,6 +25,7 @@ from tfkit.core.keys import (
     key,
     keys,
 )
+from tfkit.core.layout import ResidualFacts
 from tfkit.core.output import block
 from tfkit.core.slots import (
     EmbeddingFacts,
@@ -32,9 +33,9 @@ from tfkit.core.slots import (
     MaskFacts,
     ModelFacts,
     PositionFacts,
-    ResidualFacts,
     SublayerFacts,
 )
+from tfkit.core.store import ExtraInput, Stores, StoreUse, extra_inputs, of_config
 
 SHOWN_KINDS = 2  # maximum number of layer kinds shown in a repr
 
@@ -107,6 +108,12 @@ class LayerPlan:
             if sublayer.norm is not None:
                 yield sublayer.norm
         yield from (*self.mask, *(self.position or ()))
+
+    def norms(self) -> Iterator[tuple[str, str | None, Config | None]]:
+        """Yield the norms of the residual layout with their sublayers, whose own norm overrides the layer's."""
+        own = {one.name: one.norm for one in self.sublayers}
+        for name, sublayer in self.residual.part.norm_names(list(own)).items():
+            yield name, sublayer, self.norm if sublayer is None else own[sublayer]
 
     def line(self) -> str:
         """Summarize the parts of the layer in one line."""
@@ -185,8 +192,9 @@ class StackPlan:
     def num_layers(self) -> int:
         return len(self.order)
 
-    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
-        """Return the Shape for the parts of a layer."""
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None, shared: bool = False) -> Shape:
+        """Return the Shape for the parts of a layer, or for a `shared` sublayer of it."""
+        at = self.last_alike(layer) if shared or (plan and plan.shared) else layer
         return Shape(
             d_model=self.d_model,
             vocab_size=self.vocab_size,
@@ -197,7 +205,58 @@ class StackPlan:
             depth=self.num_layers,
             other_depth=self.other_depth,
             num_heads=plan.num_heads if plan else self.num_heads,
+            stored=self.stored(at) if plan else frozenset(),
+            sublayers=tuple(sublayer.name for sublayer in plan.sublayers) if plan else (),
+            streams=self.streams(at) if plan else None,
         )
+
+    def store_uses(self) -> Iterator[StoreUse]:
+        """Yield parts in the order of computation, with their names in `context.store`; positions and masks have none.
+
+        Parts without names are yielded only for the first of equal layers.
+        """
+        shape, kinds = self.shape(), [list(self._stored_by(layer)) for layer in self.layers]
+        first, last = ("embedding", self.embedding), ("final_norm", self.final_norm)
+        ends = [[(name, config, of_config(config, shape))] for name, config in (first, last)]
+        read = frozenset().union(*(stores.reads for _, _, stores in chain(*kinds, *ends)))
+        every, count = [*kinds, *ends], len(kinds)
+        for layer, kind in enumerate((count, *self.order, count + 1), -1):
+            if parts := every[kind]:
+                at = -1 if kind >= count else kind
+                yield from [StoreUse(layer, at, key, config, stores) for key, config, stores in parts if config]
+                every[kind] = [part for part in parts if part[2].reads or part[2].writes or part[2].offers & read]
+
+    def _stored_by(self, layer: LayerPlan) -> Iterator[tuple[str, Config | None, Stores]]:
+        """Yield the parts of a layer; the layout computes around its sublayers, so it is both first and last."""
+        shape = self.shape()
+        layout = of_config(layer.residual, shape)
+        yield "residual", layer.residual, Stores(layout.writes - layout.reads)
+        for sublayer in layer.sublayers:
+            before = [(name, norm) for name, of, norm in layer.norms() if of in (None, sublayer.name)]
+            yield from ((name, norm, of_config(norm, shape)) for name, norm in before)
+            yield sublayer.name, sublayer.config, of_config(sublayer.config, self.source_shape(shape, sublayer))
+        yield "residual", layer.residual, layout
+
+    def stored(self, layer: int) -> frozenset[str]:
+        """Return the names in `context.store` before a layer."""
+        before = set(self.order[:layer])
+        parts = chain.from_iterable(self._stored_by(self.layers[kind]) for kind in before)
+        every = [of_config(self.embedding, self.shape()), *(stores for _, _, stores in parts)]
+        return frozenset(chain.from_iterable(stores.written for stores in every))
+
+    def streams(self, layer: int) -> int | None:
+        """Return the number of streams before a layer, or after the last one; None if the layouts have no streams."""
+        first = self.layers[self.order[0]].residual.num_streams() if self.order else None
+        if first is None:
+            return None
+        added = [plan.residual.added([one.name for one in plan.sublayers]) for plan in self.layers]
+        return first + sum(count * self.order[:layer].count(kind) for kind, count in enumerate(added) if count)
+
+    def last_alike(self, layer: int) -> int:
+        """Return the index of the last layer that shares weights with `layer`."""
+        if layer >= len(self.entries) or self.entries[layer] < 0:
+            return layer
+        return len(self.entries) - 1 - self.entries[::-1].index(self.entries[layer])
 
     def parts(self) -> Iterator[Config]:
         """Yield the parts of the stack's position and of each distinct layer."""
@@ -317,14 +376,6 @@ def layer_sizes(layer: LayerPlan) -> Sizes:
     return tuple(whole_numbers(spell(parts)))
 
 
-def whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield dotted keys and integers from nested mappings; lists are skipped."""
-    if type(value) is int:
-        yield path, value
-    for name, child in value.items() if isinstance(value, Mapping) else ():
-        yield from whole_numbers(child, f"{path}.{name}" if path else name)
-
-
 def _stack(blueprint: Blueprint, side: str) -> StackPlan:
     return next(plan for plan in blueprint.stacks() if plan.side == side)
 
@@ -365,6 +416,11 @@ class Blueprint:
     def stacks(self) -> Iterator[StackPlan]:
         """Yield the stacks in the order of computation."""
         yield from filter(None, (self.encoder, self.decoder))
+
+    @property
+    def extra_inputs(self) -> dict[str, ExtraInput]:
+        """Inputs of a call besides ids that parts declare, by name."""
+        return extra_inputs(chain.from_iterable(plan.store_uses() for plan in self.stacks()))
 
     @property
     def last(self) -> StackPlan:

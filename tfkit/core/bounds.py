@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Tree = dict[str, Any]  # a nested mapping under construction
+PositionEntry = Any  # `position` of a layer in a recipe: a part, a list of parts, or None
 Options = Mapping[str, Any]  # options of a part by name
 ModelSection = Mapping[str, Any]  # `model:` of a recipe, or overrides of one; parts are mappings with a type
 JsonObject = dict[str, Any]  # an object of a JSON file, or of a command's --json

@@ -20,17 +20,13 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.fields import FieldInfo
 
 from tfkit.core.bounds import COUNT, Tree
-
-if TYPE_CHECKING:
-    pass
-
 
 Side = Literal["encoder", "decoder"]
 
@@ -42,7 +38,9 @@ class Shape:
     `d_model` is the width of input and output, `memory_width` the width of the states that cross-attention attends to,
     or None. `layer` is the index of the layer, `depth` the number of layers in the stack, `other_depth` that of the
     other stack, or 0. `causal` is set if the future is hidden. `num_heads` is the number of heads in the attentions
-    that use the position; None if they differ.
+    that use the position; None if they differ. `stored` are the names that earlier layers write to `context.store`.
+    `sublayers` are the names of the layer's sublayers, and `streams` is the number of streams that its residual layout
+    reads, or None.
     """
 
     d_model: int
@@ -55,6 +53,9 @@ class Shape:
     other_depth: int = 0
     memory_width: int | None = None
     num_heads: int | None = None
+    stored: frozenset[str] = frozenset()
+    sublayers: tuple[str, ...] = ()
+    streams: int | None = None
 
     @property
     def source_width(self) -> int:
@@ -188,17 +189,26 @@ def spell(value: object) -> Any:
     return value
 
 
+def whole_numbers(value: object, path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield dotted keys and integers from nested mappings; lists are skipped."""
+    if type(value) is int:
+        yield path, value
+    for name, child in value.items() if isinstance(value, Mapping) else ():
+        yield from whole_numbers(child, f"{path}.{name}" if path else name)
+
+
 class Component:
     """Base class of every part. Registration sets `part_slot` and `part_name`."""
 
     Config: ClassVar[type[Config]] = Config
     part_slot: ClassVar[str] = ""
     part_name: ClassVar[str] = ""
-    capabilities: ClassVar[frozenset[str]] = frozenset()  # declared capabilities, from core/component.py
-    needs: ClassVar[frozenset[str]] = frozenset()  # call inputs that it reads, besides ids and padding
-    # contracts that the part may break (core/component.py), each with the reason that `parts --verify` prints
+    capabilities: ClassVar[frozenset[str]] = frozenset()  # what it can do, from core/inputs.py
+    needs: ClassVar[frozenset[str]] = frozenset()  # call inputs (core/inputs.py) that it reads, besides ids and padding
+    # contracts that the part may break (core/inputs.py), each with the reason that `parts --verify` prints
     exceptions: ClassVar[Mapping[str, str]] = {}
-    # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax
+    # parameters (by name within the part) that cannot affect the output, such as a key bias under softmax; a
+    # subclass inherits them, so one in which they matter declares frozenset()
     inert: ClassVar[frozenset[str]] = frozenset()
     # texts of the part's box in a drawing: its title, then the inner boxes in the order of computation
     picture: ClassVar[tuple[str, ...]] = ()

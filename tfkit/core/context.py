@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
+from tfkit.core.store import Store
 
 ALL = 2**40  # exceeds any number of keys
 
@@ -51,6 +52,10 @@ class Span:
     def of_queries(self, fact: Tensor) -> Tensor:
         """Select the values of the queries from those of all positions, [batch place] -> [batch query]."""
         return fact[:, self.past :] if self.at is None else fact.index_select(1, self.at)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Select the keys or values of the queries' own tokens, [batch heads key dim] -> [batch heads query dim]."""
+        return x[:, :, self.past - self.first :] if self.at is None else x.index_select(2, self.at)
 
 
 @dataclass(frozen=True)
@@ -356,13 +361,17 @@ class Context:
     memory: Context | None = None  # for cross-attention: source, visibility and placement
     inputs: Inputs = field(default_factory=Inputs)
     collector: Collector = field(default_factory=Collector)
+    store: Store = field(default_factory=Store)  # tensors of earlier layers, shared by all contexts of a stack's call
 
     def with_state(self, state: object) -> Context:
         """Return a copy with a sublayer's `state`; written out for speed, as every layer calls it in every step."""
-        return Context(self.mask, self.position, state, self.source, self.memory, self.inputs, self.collector)
+        memory, inputs, collector = self.memory, self.inputs, self.collector
+        return Context(self.mask, self.position, state, self.source, memory, inputs, collector, self.store)
 
-    def apart(self) -> Context:
-        """Return a copy with its own caches and collector, for a second forward of the same sublayers."""
-        memory, collector = self.memory and self.memory.apart(), Collector(self.collector.watch, self.collector.place)
+    def apart(self, store: Store | None = None) -> Context:
+        """Return a copy with its own caches, store and collector, for a second forward of the same sublayers."""
+        store = self.store.apart() if store is None else store
+        memory, collector = self.memory and self.memory.apart(store), Collector(self.collector.watch)
+        collector.place = self.collector.place
         mask, position = self.mask.apart(), self.position.apart()
-        return Context(mask, position, self.state, self.source, memory, self.inputs, collector)
+        return Context(mask, position, self.state, self.source, memory, self.inputs, collector, store)

@@ -9,8 +9,10 @@ from pydantic import BaseModel
 
 from tfkit.core.component import Component
 from tfkit.core.errors import UsageError, is_shipped, origin
-from tfkit.core.inputs import CAPABILITIES, CONTRACTS, INPUTS
-from tfkit.core.slots import FACTS
+from tfkit.core.inputs import CAPABILITIES, CONTRACTS, INPUTS, extra_widths
+from tfkit.core.layout import ResidualFacts
+from tfkit.core.slots import FACTS, MaskFacts, PositionFacts
+from tfkit.core.store import StoreFacts
 from tfkit.core.synonyms import nearest
 
 # declaration -> the words allowed in it, and the noun for one word
@@ -19,6 +21,7 @@ WORDS: dict[str, tuple[Collection[str], str]] = {
     "needs": (INPUTS, "input of a call"),
     "exceptions": (CONTRACTS, "contract"),
 }
+HAVE_STORE = "sublayers, residual layouts, norms and embeddings"
 ALIKE = 0.85  # minimum similarity to treat a name as a misspelling
 
 
@@ -50,6 +53,18 @@ def _wrong_values(part: type[Component]) -> Iterator[str]:
                 hint = nearest(str(word), list(known))
                 suggestion = f"did you mean '{hint}'?" if hint else f"available: {', '.join(known)}"
                 yield f"{name}: unknown {noun} '{word}'; {suggestion}"
+    if issubclass(part, StoreFacts):
+        for name in ("writes", "reads"):
+            words: object = getattr(part, name)
+            if isinstance(words, str) or not isinstance(words, Collection) or not all(map(_is_word, words)):
+                yield f"{name} must be a set of words, such as frozenset({{'first_value'}}), got {words!r}"
+        extra_widths(part.inputs, origin(part))
+    elif issubclass(part, (PositionFacts, MaskFacts)) and (hasattr(part, "writes") or hasattr(part, "reads")):
+        yield f"writes, reads: a position or a mask has no store; {HAVE_STORE} have one"
+    elif isinstance(vars(part).get("inputs"), Mapping):
+        yield f"inputs: only {HAVE_STORE} have inputs"
+    if issubclass(part, ResidualFacts) and part.streams is not None and not isinstance(part.streams, int):
+        yield f"streams must be a number or None, got {part.streams!r}; let Config.num_streams compute it from options"
     if not isinstance(part.exceptions, Mapping):
         yield f"exceptions must be a mapping of names to reasons, got {part.exceptions!r}"
         return
@@ -59,6 +74,10 @@ def _wrong_values(part: type[Component]) -> Iterator[str]:
     texts = part.picture
     if isinstance(texts, str) or not all(isinstance(text, str) and text.strip() for text in texts):
         yield f"picture must be a tuple of texts, a title and then the boxes inside it, got {texts!r}"
+
+
+def _is_word(name: object) -> bool:
+    return isinstance(name, str) and name.isidentifier()
 
 
 def _misspelt_names(part: type[Component]) -> Iterator[str]:

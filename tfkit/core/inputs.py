@@ -6,12 +6,14 @@ checks test every declared capability. Unknown words are refused at registration
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tfkit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 # capabilities of a layer's parts, each with the promised behaviour
 OF_LAYERS: dict[str, str] = {
@@ -40,9 +42,11 @@ OF_SECTIONS: dict[str, str] = {
     "tags": "answers with a tag per word",
     "means": "its loss is a sum of means over tokens or texts",
     "numbers": "answers with numbers, or with labels that may be numbers",
+    "probabilities": "answers with a probability for each class",
     "soft_targets": "predicts distributions over tokens or classes, which a teacher can provide",
     "own_model": "trains an additional model besides the recipe's",
     "draws": "samples tokens at random",
+    "steady": "writes each text from beginning to end, as a static cache requires",
     "shards": "reads token shards, so that texts need not fit in memory",
     "averages": "has weights that are evaluated and published in place of the model's",
 }
@@ -68,6 +72,29 @@ CONTRACTS = (
 
 # call inputs that a part can require, besides ids and padding
 INPUTS = ("token_type_ids", "global_attention_mask", "prefix_length")
+# fields of examples that contain text; no extra input has such a name
+TEXT_FIELDS = (
+    "text", "second", "source", "target", "label", "tags", "question", "context", "answer", "answer_start", "vectors",
+    "tag",
+)  # fmt: skip
+RESERVED = {
+    *(*INPUTS, *TEXT_FIELDS, "input_ids", "inputs_embeds", "inputs", "attention_mask", "position_ids", "segment_ids"),
+    *("labels", "state", "observe", "with_heads", "use_cache", "past_key_values", "config", "max_new_tokens"),
+    *("return_dict", "output_attentions", "output_hidden_states", "generation_config", "cache_position"),
+}
+
+
+def extra_widths(declared: object, part: str) -> tuple[tuple[str, int], ...]:
+    """Return the extra inputs that a part declares, with their widths. Raise UsageError naming the part."""
+    if not isinstance(declared, Mapping):
+        raise UsageError(f"{part}: inputs must be {{'condition': {{'width': 16}}}} or similar, got {declared!r}")
+    for name, facts in declared.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
+            raise UsageError(f"{part}: inputs: {name!r} cannot name an input; use a word that is not a field or input")
+        width = facts.get("width") if isinstance(facts, Mapping) else None
+        if type(width) is not int or width < 1 or len(facts) > 1:
+            raise UsageError(f"{part}: inputs: '{name}' must have a width from 1 and nothing else, got {facts!r}")
+    return tuple((name, facts["width"]) for name, facts in declared.items())
 
 
 @dataclass(frozen=True)
@@ -79,3 +106,10 @@ class Inputs:
     global_attention_mask: Tensor | None = None  # [batch time], 1 = attends to all and is attended to by all
     prefix_length: Tensor | None = None  # [batch], length of the prefix visible to all
     real: Tensor | None = None  # [batch time], True = not padding; None: no padding
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # inputs that parts declare, [batch width] each
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return an extra input, [batch width]. Raise UsageError if the call has none of this name."""
+        if name not in self.extra:
+            raise UsageError(f"the call has no input '{name}'; declare it in the part's inputs, and pass it")
+        return self.extra[name]

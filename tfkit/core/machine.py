@@ -15,7 +15,6 @@ from tfkit.core.bounds import JsonObject
 if TYPE_CHECKING:
     import torch
 
-
 SAYINGS = ("out of memory", "can't allocate memory", "not enough memory")  # found in messages of torch's allocators
 
 

@@ -31,8 +31,6 @@ RowCount = Annotated[int, Field(ge=1, le=bounds.ROWS.most)]
 TextCount = Annotated[int, Field(ge=1, le=bounds.TEXTS.most)]
 Drawn = Annotated[int, Field(ge=1, le=bounds.DRAWN.most)]
 Order = Annotated[int, Field(ge=1, le=bounds.ORDER.most)]
-
-
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # `labels`: the number of labels in the training corpus, known once it is read (like `vocab_size: tokenizer`)
 Classes = Width | Literal["labels"]

@@ -15,8 +15,6 @@ from typing import IO
 _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 # errors of a stream whose reader is gone: a broken pipe, or a closed terminal
 _GONE = (errno.EPIPE, errno.EIO)
-
-
 WIDEST = 160  # maximum line width in a repr
 
 

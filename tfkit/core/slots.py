@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from tfkit.core import component
-from tfkit.core.component import Component, PositiveFloat, Problem, Shape, Side
+from tfkit.core.component import Component, Problem, Shape, Side
 from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
+from tfkit.core.layout import ResidualFacts
+from tfkit.core.store import StoreFacts
 
 if TYPE_CHECKING:  # recipes and data are read without torch
     from torch import Tensor, nn
@@ -23,10 +25,10 @@ Direction = Literal["encoder_decoder", "causal", "bidirectional"]
 Pool = Literal["first", "mean", "last"]
 
 
-class SublayerFacts(Component):
+class SublayerFacts(StoreFacts):
     """Declarations of attentions, mixers and feed-forward parts."""
 
-    class Config(component.Config):
+    class Config(StoreFacts.Config):
         part: ClassVar[type[SublayerFacts]]
 
         shared: bool = Field(False, description="share one set of weights among all layers of a pattern entry")
@@ -46,7 +48,7 @@ class SublayerFacts(Component):
     residual_outputs: ClassVar[tuple[str, ...]] = ()
     # linear layers scaled by a layout's `init_gain`, by name (DeepNorm: all but query and key)
     gain_scaled: ClassVar[tuple[str, ...]] = ()
-    # linear layers with a common input, by name; decoding may fuse them (generation/layers.py)
+    # linear layers with a common input, by name; `apply_fused(x)` applies them, in decoding as one product
     fused: ClassVar[tuple[str, ...]] = ()
     # True if a bidirectional layer runs one half forwards and one backwards, each starting with an empty state
     two_ways: ClassVar[bool] = False
@@ -174,32 +176,10 @@ class PositionFacts(Component):
         return length if self.moves else length.new_zeros(length.shape)
 
 
-class ResidualFacts(Component):
-    """Declarations of residual layouts."""
-
-    class Config(component.Config):
-        part: ClassVar[type[ResidualFacts]]
-
-        branch_scale: PositiveFloat = Field(1.0, description="factor of each sublayer's output (Granite)")
-
-    # True if a stack ending in a layer with this layout needs a final norm
-    final_norm: ClassVar[bool] = False
-
-    @classmethod
-    def norm_names(cls, sublayers: Sequence[str]) -> dict[str, str | None]:
-        """Return the layer's norms, each with the sublayer whose `<sublayer>_norm` option may replace it, or None."""
-        return {f"{name}_norm": name for name in sublayers}
-
-    @classmethod
-    def init_gain(cls, config: component.Config, shape: Shape) -> float:
-        """Return the factor for the initial weights of values, outputs and feed-forward, as in the layout's paper."""
-        return 1.0
-
-
-class EmbeddingFacts(Component):
+class EmbeddingFacts(StoreFacts):
     """Declarations of embeddings."""
 
-    class Config(component.Config):
+    class Config(StoreFacts.Config):
         part: ClassVar[type[EmbeddingFacts]]
 
         def width(self, shape: Shape) -> int:
@@ -301,6 +281,7 @@ class RowsFacts:
     tokenized: ClassVar[tuple[str, ...] | None] = None  # fields to tokenize, if not all
     required: ClassVar[tuple[str, ...]] = ()  # required special tokens
     labelled: ClassVar[bool] = False  # True if it collects the labels of the training corpus
+    tagged: ClassVar[bool] = True  # False if its source or text must not begin with a tag
     vectors_for: ClassVar[str | None] = None  # field that may be replaced by `vectors`, for stacks that read vectors
 
     @classmethod
@@ -377,16 +358,24 @@ class TokenizerFacts(Component):
             return f"'{self.part.part_name}'"
 
     learns: ClassVar[bool] = True  # False: `fit` ignores the texts, so they need not be collected
+    samples: ClassVar[tuple[str, ...]] = ()  # texts to try it with; empty for ordinary sentences
 
 
 class CorpusFacts(Component):
     """Declarations of corpora."""
 
     class Config(component.Config):
+        part: ClassVar[type[CorpusFacts]]
+
         def files_read(self) -> tuple[str, ...]:
             """Return the input files; empty for generated examples."""
             return ()
 
+        def part_of(self, split: Any, name: str) -> CorpusFacts.Config:
+            """Return the corpus of split `name` that `data.split` cuts from this one."""
+            raise NotImplementedError(f"{type(self).__qualname__} cannot be divided")
+
+    running: ClassVar[bool] = False  # True for running text, whose order matters
     fields: tuple[str, ...] = ()  # fields of an example; set on the instance if they depend on options
 
 
@@ -407,15 +396,17 @@ class MetricFacts(Component):
     class Config(component.Config):
         part: ClassVar[type[MetricFacts]]
 
+        by: str | None = Field(None, description="field whose values are also scored separately: adds bleu.en-de, ...")
+
         def scores(self) -> tuple[str, ...]:
-            """Return the names of its scores."""
-            return (self.part.part_name,)
+            """Return the names of its scores, the own one first; NAME.* are those of `by`."""
+            return (self.part.part_name, *([f"{self.part.part_name}.*"] if self.by else []))
 
     reads: ClassVar[Literal["loss", "text"] | None] = None  # input of the metric
     # kind of output to compare; continuations include their source
-    compares: ClassVar[Literal["words", "continuations", "tags", "numbers"]] = "words"
+    compares: ClassVar[Literal["words", "continuations", "tags", "numbers", "probabilities"]] = "words"
     package: ClassVar[str | None] = None  # required package, from the extra `train`
-    higher_is_better: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = True  # False if a lower score is better, as for a loss
     per_character: ClassVar[bool] = False  # True if the loss is averaged over characters instead of targets
     # references and wrong outputs for the contract checks, if sentences are unsuitable
     samples: tuple[tuple[str, ...], tuple[str, ...]] | None = None

@@ -303,7 +303,6 @@ atexit.register(_RENDERER.stop)
 if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(after_in_child=lambda: _RENDERER.stop(fork=True))
 
-
 MARK = "\ufdef"  # replaces a control token while the text around it is encoded; not a character
 Encoded = tuple[list[int], list[tuple[int, int]]]  # ids with their character spans
 

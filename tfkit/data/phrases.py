@@ -57,14 +57,8 @@ _DIGITS = (range(10), *(range(10**digits, 10 ** (digits + 1)) for digits in rang
 _COUNTS = (range(1, 10), *_DIGITS[1:])
 
 
-# Numbers
-
-
 def _number(n: int) -> Pair:
     return number_in_english(n), number_in_german(n)
-
-
-# Times
 
 
 def _minutes(minute: int) -> Pair:
@@ -126,9 +120,6 @@ def _time_span(start: int, length: int) -> Pair:
     return f"from {first[0]} until {last[0]}", f"von {first[1]} bis {last[1]}"
 
 
-# Dates
-
-
 def _year(year: int) -> Pair:
     """Phrase a year from 1100 to 2099 by hundreds; from 2000 on, German uses the plain number."""
     century, rest = divmod(year, 100)
@@ -162,9 +153,6 @@ def _date_span(span: tuple[int, int, int]) -> Pair:
     month, first, last = span
     english = f"from the {ordinal_in_english(first)} to the {ordinal_in_english(last)} of {MONTHS[month][0]}"
     return english, f"vom {ordinal_in_german(first)}n bis zum {ordinal_in_german(last)}n {MONTHS[month][1]}"
-
-
-# Quantities and ranks
 
 
 def _english_words(description: Description) -> str:
@@ -206,9 +194,6 @@ def _rank(case: GrammaticalCase, rank: int, description: Description, noun: Noun
     return case.english + english, case.german + german
 
 
-# Prices
-
-
 def _amount(whole: int, currency: tuple[Noun, Noun], case: GrammaticalCase = NOMINATIVE) -> Pair:
     return _counted(case, whole, (), currency[0])
 
@@ -240,9 +225,6 @@ def _price_each(count: int, description: Description, noun: Noun, whole: int, cu
     return f"{english} at {price[0]} each", f"{german} zu je {price[1]}"
 
 
-# Families
-
-
 @dataclass(frozen=True)
 class _Family:
     """Phrases `make(*values)` for all combinations of the axes; `core` families teach the vocabulary in training."""
@@ -263,11 +245,6 @@ class _Family:
             index, position = divmod(index, len(axis))
             values.append(axis[position])
         return self.make(*values)
-
-
-def _number_families() -> Iterable[_Family]:
-    for position, numbers in enumerate(_DIGITS):
-        yield _Family(_number, (numbers,), core=position < 2)
 
 
 def _time_families() -> Iterable[_Family]:
@@ -317,27 +294,22 @@ def _quantity_families() -> Iterable[_Family]:
             yield _Family(_quantity, (CASES, counts, descriptions, NOUNS))
 
 
-def _rank_families() -> Iterable[_Family]:
-    for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED):
-        for ranks in _COUNTS[:3]:
-            yield _Family(_rank, (CASES, ranks, descriptions, NOUNS))
-
-
 _FAMILIES: dict[str, tuple[_Family, ...]] = {
-    "number": tuple(_number_families()),
+    "number": tuple(_Family(_number, (numbers,), core=position < 2) for position, numbers in enumerate(_DIGITS)),
     "time": tuple(_time_families()),
     "date": tuple(_date_families()),
     "price": tuple(_price_families()),
     "quantity": tuple(_quantity_families()),
-    "rank": tuple(_rank_families()),
+    "rank": tuple(
+        _Family(_rank, (CASES, ranks, descriptions, NOUNS))
+        for descriptions in (PLAIN, DESCRIBED, TWICE_DESCRIBED)
+        for ranks in _COUNTS[:3]
+    ),
 }
 KINDS = tuple(_FAMILIES)
 KIND_SIZES = {kind: sum(family.size for family in families) for kind, families in _FAMILIES.items()}
 # maximum total size of the splits: all kinds are limited to the size of the smallest, less one per split for rounding
 MOST = len(KINDS) * (min(KIND_SIZES.values()) - 3)
-
-
-# Drawing
 
 
 def _shares(total: int) -> list[int]:

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import einsum, rearrange, repeat
 from torch import Tensor
 
+from tfkit.core.errors import UsageError
 from tfkit.functional.view import wide
 
 
 class Columns:
-    """Decode state: the last inputs of a causal convolution [rows width columns], and an optional recurrent state."""
+    """Decode state: the last inputs of a causal convolution [rows width columns], and an optional recurrent state.
+
+    A mixer returns one from `new_state`, passes `context.state` to `causal_convolution`, and keeps the last state of
+    its recurrence as `carried`.
+    """
 
     def __init__(self) -> None:
         self.columns: Tensor | None = None
@@ -31,13 +36,26 @@ class Columns:
         return sum(held.numel() * held.element_size() for held in (self.columns, self.carried) if held is not None)
 
 
-def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Columns | None = None) -> Tensor:
+def causal_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Columns | None = None, texts: Tensor | None = None
+) -> Tensor:
     """Convolve each channel: out_t = sum_k weight[:, k] x_(t - size + 1 + k) + bias, with `weight` [width size].
 
     x and the result are [batch time width]. The first token is preceded by zeros or, with `state`, by the last inputs,
-    and `state` is updated.
+    and `state` is updated. With `texts` [batch time], tokens of another number count as zeros; packed rows have no
+    state.
     """
     size = weight.shape[1]
+    if texts is not None and state is not None:
+        raise UsageError(
+            "packed rows cannot continue a decode state through a convolution; omit segment_ids or the state"
+        )
+    if texts is not None:
+        out = x * weight[:, -1] if bias is None else x * weight[:, -1] + bias  # [batch time width]
+        for back in range(1, min(size, x.shape[1])):
+            same = texts[:, back:] == texts[:, :-back]
+            out = out + F.pad(x[:, :-back] * same[..., None] * weight[:, -1 - back], (0, 0, back, 0))
+        return out
     channels = x.transpose(1, 2)  # [batch width time]
     if state is None or state.columns is None:
         channels = F.pad(channels, (size - 1, 0))
@@ -51,10 +69,13 @@ def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Co
 SPAN = 64  # steps per chunk; time grows with its logarithm, and memory with its size
 
 
-def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None) -> Tensor:
-    """Compute h_t = decay_t h_(t-1) + given_t for [batch time ...], starting from `before` [batch ...] or 0."""
+def linear_scan(decay: Tensor, given: Tensor, before: Tensor | None = None, span: int = SPAN) -> Tensor:
+    """Compute h_t = decay_t h_(t-1) + given_t for [batch time ...], starting from `before` [batch ...] or 0.
+
+    All states are returned, [batch time ...]; a decode state keeps the last one and passes it as `before`.
+    """
     steps = []
-    for one, more in zip(torch.split(decay, SPAN, dim=1), torch.split(given, SPAN, dim=1), strict=True):
+    for one, more in zip(torch.split(decay, span, dim=1), torch.split(given, span, dim=1), strict=True):
         found = _doubled(one, more, before)
         before = found[:, -1]
         steps.append(found)
@@ -77,6 +98,76 @@ def _doubled(decay: Tensor, given: Tensor, before: Tensor | None) -> Tensor:
 def _later(x: Tensor, by: int) -> Tensor:
     """Shift [batch time ...] towards later positions, filling with zeros."""
     return F.pad(x[:, :-by], (0, 0) * (x.dim() - 2) + (by, 0))
+
+
+STRIDE = 64  # tokens per chunk of a decayed sum
+
+
+def decayed_sum(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    decay: Tensor,
+    texts: Tensor | None = None,
+    before: Tensor | None = None,
+    stride: int = STRIDE,
+) -> tuple[Tensor, Tensor]:
+    """Compute out_t = h_t query_t for h_t = exp(decay_t) h_(t-1) + value_t key_tᵀ; return out and the last h.
+
+    `query` and `key` are [batch time group state], `value` and out [batch time head dim], `decay` [batch time head],
+    and h [batch group member dim state], as each group has several heads. h starts from `before` or 0, and again from 0
+    where `texts` [batch time] changes; packed rows have no `before`. Tokens attend to their own chunk of `stride`
+    tokens, and read earlier ones from h (Dao and Gu 2024, arXiv 2405.21060).
+    """
+    time, groups, stride = value.shape[1], key.shape[2], min(stride, value.shape[1])
+    query, key, value, decay = (_in_chunks(x, stride) for x in (query, key, value, decay))
+    texts = None if texts is None else _in_chunks(texts, stride)  # [batch chunk time]
+    value = rearrange(value, "batch chunk time (group member) dim -> batch chunk group member time dim", group=groups)
+    decay = rearrange(decay, "batch chunk time (group member) -> batch chunk group member time", group=groups)
+    kept = _kept(decay, texts)  # [batch chunk group member time 1+source]
+    scores = einsum(
+        query, key, "batch chunk time group state, batch chunk source group state -> batch chunk group time source"
+    )
+    near = (scores[:, :, :, None] * kept[..., 1:]) @ value  # [batch chunk group member time dim]
+    given = einsum(
+        key,
+        value * kept[..., -1, 1:, None],
+        "batch chunk time group state, batch chunk group member time dim -> batch chunk group member dim state",
+    )
+    held = linear_scan(kept[..., -1, 0, None, None], given, before, span=1)  # after each chunk, as `given`
+    first = torch.zeros_like(held[:, 0]) if before is None else before
+    far = einsum(
+        query,
+        torch.cat((first[:, None], held[:, :-1]), dim=1),
+        "batch chunk time group state, batch chunk group member dim state -> batch chunk group member time dim",
+    )
+    out = rearrange(
+        near + far * kept[..., :1], "batch chunk group member time dim -> batch (chunk time) (group member) dim"
+    )
+    return out[:, :time], held[:, -1]
+
+
+def _in_chunks(x: Tensor, stride: int) -> Tensor:
+    """Split [batch time ...] into [batch chunk stride ...], padded with zeros at the end."""
+    padded = F.pad(x, (0, 0) * (x.dim() - 2) + (0, -x.shape[1] % stride))
+    return rearrange(padded, "batch (chunk time) ... -> batch chunk time ...", time=stride)
+
+
+def _kept(decay: Tensor, texts: Tensor | None) -> Tensor:
+    """Return the share of what each source added that each token keeps, exp(sum of decay_k, source < k <= token).
+
+    Maps [batch chunk group member time] to [... time 1+time]; the first source is the state before the chunk. Sums of
+    few decays are not computed as differences of long ones, which would round.
+    """
+    time = decay.shape[-1]
+    order = torch.ones(time, time + 1, dtype=torch.bool, device=decay.device)
+    steps = repeat(decay, "... time -> ... time source", source=time + 1).masked_fill(~order.tril(), 0)
+    seen = order.tril(1)
+    if texts is not None:
+        last = F.pad(texts[:, :-1, -1], (1, 0), value=-1)  # of the previous chunk
+        sources = torch.cat((last[..., None], texts), dim=-1)
+        seen = seen & (texts[..., :, None] == sources[..., None, :])[:, :, None, None]
+    return steps.cumsum(dim=-2).masked_fill(~seen, float("-inf")).exp()
 
 
 CHUNK = 128  # tokens per chunk: they attend to each other directly, and to earlier tokens through sums

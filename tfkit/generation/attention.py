@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from einops import rearrange, reduce
+from einops import reduce
 from torch import Tensor
 
 from tfkit.components.embedding.features import Patches
@@ -58,7 +58,9 @@ class AttentionMap:
         """Yield the scores of each head."""
         weights = self.weights.double()
         entropy = -reduce(torch.xlogy(weights, weights), "head query key -> head query", "sum") / math.log(2)
-        far = None if self.is_cross else reduce(weights * _distances(weights), "head query key -> head", "sum")
+        places = torch.arange(weights.shape[-1], device=weights.device)
+        distances = (places[:, None] - places).abs()  # [query key] in self-attention
+        far = None if self.is_cross else reduce(weights * distances, "head query key -> head", "sum")
         induction = None if self.is_cross else self._induction(weights)
         for head in range(len(weights)):
             yield HeadScores(
@@ -171,9 +173,3 @@ def _probabilities(
         TokenProbability(tokens[place], float(probabilities[place - causal, int(ids[place])])) for place in places
     )
     return result, "next" if causal else "itself"
-
-
-def _distances(weights: Tensor) -> Tensor:
-    """Return the distance in tokens between each query and key, [1 query key]."""
-    places = torch.arange(weights.shape[-1], device=weights.device)
-    return rearrange((places[:, None] - places[None]).abs(), "query key -> 1 query key")

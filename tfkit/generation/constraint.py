@@ -56,7 +56,8 @@ def token_texts(tokenizer: Tokenizer) -> TokenTexts:
         )
     special = {id_ for id_, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
     if "ByteLevel" in kinds:
-        texts = _of_bytes(tokenizer, special)
+        tokens = (tokenizer.backend.id_to_token(id_) or "" for id_ in range(tokenizer.vocab_size))
+        texts = [token_bytes("" if id_ in special else token) for id_, token in enumerate(tokens)]
         return TokenTexts(texts, texts)
     return _decoded(tokenizer, special, bytes_too="ByteFallback" in kinds)
 
@@ -68,12 +69,6 @@ def _decoders(step: JsonObject | None) -> list[str]:
     if step["type"] == "Sequence":
         return [kind for inner in step["decoders"] for kind in _decoders(inner)]
     return [str(step["type"])]
-
-
-def _of_bytes(tokenizer: Tokenizer, special: Collection[int]) -> list[bytes]:
-    """Decode the tokens of a byte-level vocabulary."""
-    tokens = ("" if id_ in special else tokenizer.backend.id_to_token(id_) or "" for id_ in range(tokenizer.vocab_size))
-    return [token_bytes(token) for token in tokens]
 
 
 def _decoded(tokenizer: Tokenizer, special: Collection[int], bytes_too: bool) -> TokenTexts:

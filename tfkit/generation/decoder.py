@@ -110,10 +110,10 @@ class Copies:
         if _is_plain(module):
             kind: object = type(module)
             result.__class__ = _called_directly(kind)
-        if isinstance(module, Sublayer) and getattr(module.project, "__func__", None) is Sublayer.project:
+        if isinstance(module, Sublayer) and getattr(module.apply_fused, "__func__", None) is Sublayer.apply_fused:
             together: list[Any] = [getattr(module, name, None) for name in module.fused]
             if together and all(linear in self.single for linear in together):
-                vars(result)["project"] = self._layers(tuple(together)).each
+                vars(result)["apply_fused"] = self._layers(tuple(together)).each
         return result
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:

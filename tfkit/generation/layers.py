@@ -118,8 +118,6 @@ def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 REDUCED = True  # quantize inputs to 7 bits: 8 bits overflow on processors with 16-bit accumulators
-
-
 PREPACK, INT8_PRODUCT = operator("quantized", "linear_prepack"), operator("quantized", "linear_dynamic")
 ROUND: Any = torch.quantize_per_channel if hasattr(torch, "quantize_per_channel") else None
 

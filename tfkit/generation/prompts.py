@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -14,13 +15,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tfkit.core.errors import DataError, TfkitError, TfkitWarning, UsageError
+from tfkit.core.errors import DataError, ExampleError, TfkitError, TfkitWarning, UsageError
 from tfkit.core.options import NonNegativeInt
-from tfkit.core.output import json_line
 from tfkit.data.chat import checked, written
-from tfkit.data.corpus.base import check_texts
-from tfkit.data.corpus.records import parsed, pick
+from tfkit.data.corpus import fasta
+from tfkit.data.corpus.base import check_texts, with_tag
+from tfkit.data.corpus.records import Csv, Parquet, find, parsed, pick
 from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.vectors import numbers
 
 Ids = Sequence[int]
 Source = Ids | NDArray[np.float32]  # encoder input: ids, or vectors [time width]
@@ -77,18 +79,46 @@ def _read(
             try:
                 read([text])
             except TfkitError as error:
-                raise PromptError("prompt", place + 1, f"cannot be read: {error}") from None
+                why = error.why if isinstance(error, ExampleError) else error
+                raise PromptError("prompt", place + 1, f"cannot be read: {why}") from None
         raise
 
 
-def record_values(
-    line: str, fields: Sequence[str], place: str, chat: bool = False
-) -> tuple[tuple[str, ...], str | int | float | None]:
-    """Return the values of `fields` in a JSON line, and the record's id or None. Raise DataError for invalid lines.
+def records(
+    file: str, kind: str | None, names: Sequence[str], lines: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, object]]:
+    """Yield the records of a file with their locations, as corpora read them, or the `lines` if `kind` is None.
 
-    With `chat`, a field may be a list of messages. As in training, the prompt ends before the last reply.
+    `names` are the columns to read. JSON lines are parsed from `lines`. Raise DataError if the lines are FASTA.
     """
-    record = parsed(line, place)
+    if kind == "Parquet":
+        yield from Parquet(Parquet.Config(file=file, fields={name: name for name in names})).rows()
+    elif kind == "FASTA":
+        yield from fasta.records(file)
+    elif kind in ("CSV", "TSV"):
+        rows = Csv(Csv.Config(file=file, fields={"text": 0}, delimiter="," if kind == "CSV" else "\t")).rows()
+        header = next(rows)[1]
+        columns = {name: header.index(name) for name in header}
+        yield from ((place, {name: cells[n] for name, n in columns.items()}) for place, cells in rows)
+    else:
+        first = ""
+        for number, (place, line) in enumerate(lines, 1):
+            if number == 2:
+                how = "save it as NAME.fasta, and read it with --input NAME.fasta"
+                fasta.refuse_fasta(file, (first, line), how)
+            first = line
+            yield place, line if kind is None else parsed(line, place)
+
+
+def record_values(
+    record: object, fields: Sequence[str], place: str, chat: bool = False, id_field: str | None = None,
+    tag: str | None = None,
+) -> tuple[tuple[str, ...], str | int | float | None]:  # fmt: skip
+    """Return the values of `fields` in a record, and its id: `id_field`, or `id` if present, else None.
+
+    With `chat`, a field may be a list of messages. As in training, the prompt ends before the last reply. The value of
+    `tag`, if the record has it, is written before the first text. Raise DataError for invalid records.
+    """
     if chat and isinstance(record, dict) and isinstance(record.get(fields[0]), list):
         talk = checked({**record, "messages": record[fields[0]]}, place)
         if talk[-1]["role"] == "assistant" and len(talk) > 1:
@@ -100,11 +130,15 @@ def record_values(
     empty = [name for name, text in values.items() if not text.strip()]
     if empty:
         raise DataError(f"{place}: {' and '.join(empty)} {'are' if len(empty) > 1 else 'is'} empty")
-    id_ = record.get("id")
-    is_number = isinstance(id_, int | float) and not isinstance(id_, bool) and abs(id_) < math.inf
-    if "id" in record and not isinstance(id_, str) and not is_number:
-        raise DataError(f"{place}: id must be a text or a number, got {json_line(id_)[:40]}")
-    return tuple(values.values()), id_
+    texts, name = tuple(values.values()), id_field or "id"
+    if tag is not None and isinstance(record, Mapping) and tag in record:
+        texts = (with_tag({"text": texts[0], "tag": str(record[tag])}, place)["text"], *texts[1:])
+    if id_field is None and not (isinstance(record, Mapping) and name in record):
+        return texts, None
+    id_ = find(record, name, place)
+    if isinstance(id_, str) or (isinstance(id_, int | float) and not isinstance(id_, bool) and abs(id_) < math.inf):
+        return texts, id_
+    raise DataError(f"{place}: {name} must be a text or a number, got {json.dumps(id_, default=str)[:40]}")
 
 
 Entries = TypeVar("Entries", bound=tuple[object, ...])
@@ -178,6 +212,23 @@ def end_ids(tokens: Iterable[int | str] | None, tokenizer: Tokenizer) -> list[in
         return token_ids(tokens, tokenizer)
     end = tokenizer.special_ids.get("end")
     return [] if end is None else [end]
+
+
+def read_numbers(text: str, width: int, place: str) -> list[float]:
+    """Parse the numbers of an extra input. Raise DataError naming the place."""
+    try:
+        return [float(one) for one in numbers(text, width)]
+    except ValueError as error:
+        raise DataError(f"{place} {error}") from None
+
+
+def extra_rows(inputs: Mapping[str, object] | None, rows: int) -> dict[str, Tensor]:
+    """Convert extra inputs to tensors [rows width]; a vector [width] serves for all rows. Raise UsageError."""
+    try:
+        found = {name: torch.as_tensor(one, dtype=torch.float32) for name, one in (inputs or {}).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise UsageError(f"inputs must map names to numbers [rows width] or [width], got {inputs!r}") from None
+    return {name: one.expand(rows, -1) if one.dim() == 1 else one for name, one in found.items()}
 
 
 def padded_sources(rows: Sequence[Source], device: torch.device) -> tuple[Tensor, Tensor | None]:

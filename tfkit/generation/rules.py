@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfkit.core.component import Component, Config
+from tfkit.core.component import Config
 from tfkit.core.errors import UsageError
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.view import wide
@@ -118,19 +118,14 @@ def _may_join_next(tokenizer: Tokenizer, id_: int) -> bool:
 
 
 def bound_rules(logits: Sequence[Config], stop: Sequence[Config], tokenizer: Tokenizer) -> Rules:
-    """Build the configured rules and bind them to the tokenizer. Raise UsageError if a rule does not fit."""
-    _check_order([config.part for config in logits])
+    """Build the configured rules and bind them to the tokenizer. Raise UsageError if one does not fit."""
+    parts = [config.part for config in logits]
+    for place in range(len(parts)):
+        if (conflict := misplaced(parts, place)) is not None:
+            raise UsageError(f"generate.logits: {conflict}")
     return Rules(
         [_bound(config, tokenizer) for config in logits], [_bound(config, tokenizer) for config in stop], tokenizer
     )
-
-
-def _check_order(parts: Sequence[type[Component]]) -> None:
-    """Raise UsageError if a constraint follows a rule that could exclude all tokens it allows."""
-    for place in range(len(parts)):
-        conflict = misplaced(parts, place)
-        if conflict is not None:
-            raise UsageError(f"generate.logits: {conflict}")
 
 
 def _bound(config: Config, tokenizer: Tokenizer) -> Any:

@@ -7,11 +7,12 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.generation.decoder import StepDecoder
@@ -50,6 +51,7 @@ class Search:
     room: Sequence[int]
     rules: Rules = field(default_factory=Rules)
     sources: Sequence[Source] | None = None
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # extra inputs of the prompts, [prompts width]
     streams: Sequence[random.Random] = ()  # RNG of each prompt
     numbers: Sequence[int] = ()  # 1-based prompt numbers within the call
     use_cache: bool = True
@@ -64,7 +66,12 @@ class Search:
         chosen = range(len(self.prompts)) if rows is None else rows
         sources = None if self.sources is None else [self.sources[row] for row in chosen]
         rooms = [self.most(row) for row in chosen]
-        return Stepper(self.model, [self.prompts[row] for row in chosen], sources, self.use_cache, rooms, self.step)
+        prompts, inputs = [self.prompts[row] for row in chosen], self.inputs_of(self.model, chosen)
+        return Stepper(self.model, prompts, sources, self.use_cache, rooms, self.step, inputs)
+
+    def inputs_of(self, model: Model, rows: Sequence[int]) -> dict[str, Tensor]:
+        """Return the extra inputs of some prompts that `model` reads, such as a draft model."""
+        return {name: one[list(rows)] for name, one in self.inputs.items() if name in model.extra_inputs}
 
     def most(self, row: int) -> int:
         """Return the maximum number of new tokens for a prompt, including the limits of stop rules."""
@@ -104,6 +111,7 @@ class Search:
             prompts=[self.prompts[row] for row in rows],
             room=[self.room[row] for row in rows],
             sources=None if self.sources is None else [self.sources[row] for row in rows],
+            inputs=self.inputs_of(self.model, rows),
             streams=[self.streams[row] for row in rows],
             numbers=[self.numbers[row] for row in rows],
             on_token=None if listener is None else lambda row, token: listener(rows[row], token),
@@ -124,6 +132,7 @@ def prepare(
     rules: Rules | None = None,
     *,
     sources: Sequence[Source] | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
     seed: int | None = None,
     **how: Any,
 ) -> Search:
@@ -134,7 +143,8 @@ def prepare(
     check_ids(model, prompts, sources)
     room = room_for(model, prompts, most)
     streams, numbers = streams_for(seed, prompts, sources), range(1, len(prompts) + 1)
-    search = Search(model, prompts, room, rules or Rules(), sources, streams, numbers, **how)
+    extra = model.extra(inputs, len(prompts))
+    search = Search(model, prompts, room, rules or Rules(), sources, extra, streams, numbers, **how)
     search.rules.check(prompts, [search.most(row) for row in range(len(prompts))])
     return search
 

@@ -42,6 +42,7 @@ class GenerateOptions(TypedDict, total=False):
     seed: int | None
     batch_size: int
     quantize: Quantize | None
+    inputs: Mapping[str, object] | None  # extra inputs: tensors or arrays [prompts width], or [width] for all prompts
 
 
 class WriteOptions(GenerateOptions, total=False):

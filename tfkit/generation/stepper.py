@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ class PaddedRows:
     memory: Tensor | None = None  # [rows source d_model]; None if held by a state
     memory_real: Tensor | None = None
     most: int | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # extra inputs of each row, [rows width]
 
     @property
     def rows(self) -> int:
@@ -71,32 +72,29 @@ class PaddedRows:
         fill, memory, real = (
             None if part is None else part.index_select(0, rows) for part in (self.fill, self.memory, self.memory_real)
         )
-        return PaddedRows(self.ids.index_select(0, rows), fill, memory, real, self.most)
+        extra = {name: one.index_select(0, rows) for name, one in self.extra.items()}
+        return PaddedRows(self.ids.index_select(0, rows), fill, memory, real, self.most, extra)
 
     def _places(self, start: int) -> Tensor:
         return torch.arange(start, self.length, device=self.ids.device)[None]
 
 
-def encoded(model: Model, source: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
+def encoded(model: Model, source: Tensor, real: Tensor | None, extra: Mapping[str, Tensor]) -> tuple[Tensor, list[int]]:
     """Encode each distinct source once. Return [rows source d_model] and the index of each row's distinct source."""
     vectors = source.is_floating_point()
     keys = [row.tobytes() for row in source.cpu().numpy()] if vectors else [tuple(row) for row in source.tolist()]
-    which, firsts = distinct(keys, real)
+    which, firsts = distinct(keys, real, *extra.values())
     read, mask = (
         (source, real) if len(firsts) == len(which) else (source[firsts], None if real is None else real[firsts])
     )
-    memory: Tensor = model.stack("encoder")(_source_call(read, mask))
+    inputs = Inputs(None if vectors else read, real=mask, extra={name: one[firsts] for name, one in extra.items()})
+    memory: Tensor = model.stack("encoder")(Call(inputs, read if vectors else None))
     return (memory if len(firsts) == len(which) else memory[which]), which
-
-
-def _source_call(read: Tensor, real: Tensor | None) -> Call:
-    """Build an encoder call from ids, or from vectors [rows source width]."""
-    return Call(Inputs(real=real), read) if read.is_floating_point() else Call(Inputs(read, real=real))
 
 
 def read_first(model: Model, state: DecodeState, text: PaddedRows) -> Tensor:
     """Prefill an empty state and return hidden states [rows time d_model]. Equal rows are computed once."""
-    which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources)
+    which, firsts = distinct([tuple(row) for row in text.ids.tolist()], text.fill, state.sources, *text.extra.values())
     if len(firsts) == text.rows:
         return _read_first(model, state, text)
     device = text.ids.device
@@ -147,7 +145,12 @@ def _common(model: Model, text: PaddedRows) -> int:
     must not depend on the length of the text.
     """
     stack = last(model)
-    if text.rows == 1 or model.blueprint.encoder is not None or (text.fill is not None and not stack.takes_gaps):
+    if (
+        text.rows == 1
+        or text.extra
+        or model.blueprint.encoder is not None
+        or (text.fill is not None and not stack.takes_gaps)
+    ):
         return 0
     fills = [0] * text.rows if text.fill is None else text.fill[:, 0].tolist()
     rows = [ids[fill:] for ids, fill in zip(text.ids.tolist(), fills, strict=True)]
@@ -180,7 +183,8 @@ def _call(
     if state is not None and state.memory is None:
         state.memory, state.memory_real = text.memory, text.memory_real
     source = text if state is None else state
-    return Call(Inputs(ids, real=real), None, positions, None, source.memory, source.memory_real, state)
+    inputs = Inputs(ids, real=real, extra=text.extra)
+    return Call(inputs, None, positions, None, source.memory, source.memory_real, state)
 
 
 def last(model: Model) -> Stack:
@@ -223,11 +227,12 @@ class Stepper:
         use_cache: bool = True,
         rooms: Sequence[int] | None = None,
         step: Step | None = None,
+        inputs: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Start from `prompts`; in an encoder-decoder, from `sources` and prompts that begin with the start token.
 
-        `rooms` has the maximum number of new tokens per row. `step` decodes from a static cache. Raise UsageError if a
-        prompt or source is empty, too long or contains an unknown id.
+        `rooms` has the maximum number of new tokens per row, `inputs` the extra inputs. `step` decodes from a static
+        cache. Raise UsageError if a prompt or source is empty, too long or contains an unknown id.
         """
         check_ids(model, prompts, sources)
         self.model, self.head = model, model.head_of_last
@@ -237,7 +242,8 @@ class Stepper:
         self._rooms = None if rooms is None else torch.tensor(rooms, device=device)
         ids, real = padded_ids(prompts, device, left=True)
         fill = None if real is None else (~real).sum(dim=1, keepdim=True)
-        self.text = PaddedRows(ids, fill, most=most_positions(model, model.blueprint.last.side))
+        extra, most = model.extra(inputs, len(ids)), most_positions(model, model.blueprint.last.side)
+        self.text = PaddedRows(ids, fill, most=most, extra=extra)
         self.state: DecodeState | None = model.new_state(step is None) if use_cache and model.caches else None
         self._step = step
         if use_cache and self.state is None:
@@ -332,11 +338,12 @@ class Stepper:
         """Return the state with room for the longest text, converted after the prompt was read."""
         if not isinstance(state, StaticState):
             self.state = state = StaticState(state, state.length + self.room, self.text.most)
+            state.extra = self.text.extra
         return state
 
     def _encode(self, source: Tensor, real: Tensor | None) -> None:
         """Encode the sources before the first read."""
-        memory, which = encoded(self.model, source, real)
+        memory, which = encoded(self.model, source, real, self.text.extra)
         self.text, self._sources = replace(self.text, memory=memory, memory_real=real), None
         if self.state is not None:
             self.state.sources = torch.tensor(which, device=source.device)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from queue import SimpleQueue
 
+import torch
 from torch import Tensor
 
 from tfkit.core.errors import UsageError
@@ -36,9 +37,7 @@ def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
         return
     what = f"{prompts:,} prompts" if prompts > 1 else "a prompt"
     if strategy.texts_at_once > 1:
-        what += (
-            f" with {strategy.texts_at_once:,} texts each" if prompts > 1 else f" with {strategy.texts_at_once:,} texts"
-        )
+        what += f" with {strategy.texts_at_once:,} texts" + " each" * (prompts > 1)
     raise UsageError(
         f"{what} need at least {readable_bytes(needed)} of memory, but only {readable_bytes(free)} are free; "
         f"at most {free // each:,} texts fit at once"
@@ -59,14 +58,10 @@ def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[
     with evaluating(search.model):
         search = search if compiled else replace(search, model=decoder.current())  # the compiler packs weights itself
         for rows in _batches(search, batch_size):
-            for row, candidates in zip(rows, strategy.search(_restarted(search.of(rows))), strict=True):
+            batch = replace(search.of(rows), began=time.monotonic())  # the clock restarts with each batch
+            for row, candidates in zip(rows, strategy.search(batch), strict=True):
                 results[row] = candidates
     return results
-
-
-def _restarted(search: Search) -> Search:
-    """Restart the clock of a search, once per batch."""
-    return replace(search, began=time.monotonic())
 
 
 def _batches(search: Search, batch_size: int) -> Iterator[list[int]]:
@@ -143,9 +138,11 @@ def generation_rate(decoder: StepDecoder, start: int | None, batch: int, prompt:
     draw = random.Random(0)
     ids = [[draw.randrange(stack.vocab_size or 1) for _ in range(prompt)] for _ in range(batch)]
     prompts, sources = (ids, None) if start is None else ([[start]] * batch, ids)
+    inputs = {name: torch.zeros(batch, one.width) for name, one in decoder.model.extra_inputs.items()}
     seconds = []
     for _ in range(ROUNDS + 1):
         began = time.perf_counter()
-        find(Greedy(Greedy.Config()), prepare(decoder.model, prompts, new, sources=sources, decoder=decoder), batch)
+        search = prepare(decoder.model, prompts, new, sources=sources, inputs=inputs, decoder=decoder)
+        find(Greedy(Greedy.Config()), search, batch)
         seconds.append(time.perf_counter() - began)
     return batch * new / statistics.median(seconds[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -21,19 +21,26 @@ Pooling = Literal["mean", "first", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
 def text_vectors(
-    model: Model, texts: Sequence[Sequence[int]], pooling: Pooling, normalize: bool, batch_size: int | None
+    model: Model,
+    texts: Sequence[Sequence[int]],
+    pooling: Pooling,
+    normalize: bool,
+    batch_size: int | None,
+    inputs: Mapping[str, Tensor],
 ) -> Tensor:
     """Return one vector per text of ids, [texts d_model] in float32 or float64 on the CPU.
 
-    In an encoder-decoder, texts are embedded with the encoder.
+    In an encoder-decoder, texts are embedded with the encoder. `inputs` are the extra inputs, [texts width] each.
     """
+    extra = model.extra(inputs, len(texts))
     stack = model.stack(next(model.blueprint.stacks()).side)
     device = next(model.parameters()).device
     vectors = torch.empty(len(texts), stack.plan.d_model, dtype=wide_dtype(next(model.parameters()).dtype))
     with torch.inference_mode():
         for rows in by_length([len(text) for text in texts], device.type, batch_size):
             ids, real = padded_ids([texts[row] for row in rows], device, left=False)
-            hidden = stack(Call(Inputs(ids, real=real)))
+            own = {name: one[rows] for name, one in extra.items()}
+            hidden = stack(Call(Inputs(ids, real=real, extra=own)))
             vectors[rows] = _pooled(wide(hidden), real, pooling).cpu()
     return F.normalize(vectors, dim=-1) if normalize else vectors
 

@@ -17,7 +17,7 @@ from tfkit.core.errors import TfkitWarning, UsageError
 from tfkit.core.synonyms import nearest
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder, check_quantize
-from tfkit.generation.prompts import Ids, Source
+from tfkit.generation.prompts import Ids, Source, extra_rows
 from tfkit.generation.rules import Rules, bound_rules
 from tfkit.generation.search import Candidate, Search, prepare, step_of
 from tfkit.generation.shorthands import OF_STRATEGIES, RULES, GenerateOptions, Keywords
@@ -64,17 +64,12 @@ def warn_of_texts(search: Search, candidates: Sequence[Sequence[Candidate]], req
         if requested is not None and any(_cut(search, row, texts, requested) for row, texts in enumerate(candidates)):
             _warn(f"a text ended before {requested:,} new tokens, as the model has no further positions")
     elif longest is not None:
-        grown = any(
-            len(prompt) <= longest < _reach(prompt, texts)
+        grown = any(  # the last token is never fed to the model
+            len(prompt) <= longest < len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
             for prompt, texts in zip(search.prompts, candidates, strict=True)
         )
         if grown:
             _warn(f"a text exceeds the model's max_length of {longest:,} tokens; positions beyond it are untrained")
-
-
-def _reach(prompt: Sequence[int], texts: Sequence[Candidate]) -> int:
-    """Return the number of positions that the longest text needs; the last token is never fed to the model."""
-    return len(prompt) + max((len(text.ids) for text in texts), default=0) - 1
 
 
 def _cut(search: Search, row: int, texts: Sequence[Candidate], requested: int) -> bool:
@@ -130,6 +125,7 @@ class Writer:
     seed: int | None
     max_new_tokens: int | None
     batch_size: int
+    inputs: Mapping[str, object] | None = None  # extra inputs, [prompts width] or [width] each
 
     @property
     def model(self) -> Model:
@@ -198,6 +194,7 @@ class Writer:
             limits,
             self.rules,
             sources=read if pair else None,
+            inputs=extra_rows(self.inputs, len(read)),
             seed=self.seed,
             scored=scored,
             decoder=self.decoder,
@@ -258,6 +255,7 @@ def make_writer(
         settings.seed if seed is None else seed,
         most,
         options.get("batch_size") or 64,
+        options.get("inputs"),
     )
 
 

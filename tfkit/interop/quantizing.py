@@ -78,7 +78,8 @@ def quantize_run(
                 place = folder / file.relative_to(source.path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, place)
-        replace(own, tensors=rounded_rows(own.tensors, _stored(run, own))).save(folder / WEIGHTS)
+        stored = {own.tied.get(name, name) for name in matrices(run.model)}
+        replace(own, tensors=rounded_rows(own.tensors, stored)).save(folder / WEIGHTS)
         sizes = tuple(file.stat().st_size for file in (source / WEIGHTS, folder / WEIGHTS))
         about = {"run": run.recipe.name, "bytes": sizes, "scores": before}
         write_json(folder / ENVIRONMENT, _environment(run, known, goal.path) | {QUANTIZED_FROM: about})
@@ -87,11 +88,6 @@ def quantize_run(
     after = quantized.evaluate(split, limit) if judged else {}
     write_card(RunFolder(goal.path), goal.path.name, quantized.summary)
     return QuantizedRun(goal.path, (sizes[0], sizes[1]), {name: (before[name], after[name]) for name in before})
-
-
-def _stored(run: Run, own: Weights) -> set[str]:
-    """Return the names of the quantized tensors, as stored in the weight file."""
-    return {own.tied.get(name, name) for name in matrices(run.model)}
 
 
 def _scores(run: Run, split: str | None, limit: int | None) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -55,6 +55,7 @@ def context(
     segment_ids: Tensor | None = None,
     global_attention_mask: Tensor | None = None,
     prefix_length: Tensor | None = None,
+    inputs: Mapping[str, Tensor] | None = None,
     state: Any | None = None,
     observe: Collection[str] = (),
 ) -> Context:
@@ -63,7 +64,7 @@ def context(
     `mask` is a tensor [query key] or [batch query key], True = visible, or mask parts; `causal` also hides the future.
     `position` are parts that rotate queries and keys or change the scores. With `memory` [batch key width], x attends
     to the memory, and `attention_mask` [batch key], 1 = real token, applies to it. `observe={"attention"}` stores the
-    weights in `context.collector.observed`. Raise UsageError for shapes that do not match.
+    weights in `context.collector.observed`; `inputs` are extra inputs. Raise UsageError for shapes that do not match.
     """
     _check_call(x, memory, segment_ids)
     if state is not None and (position_ids is not None or segment_ids is not None):
@@ -76,18 +77,17 @@ def context(
     check_length(segment_ids, x, "segment_ids")
     check_length(global_attention_mask, x, MARKS)
     real = as_real(attention_mask, source, "attention_mask", past)
-    inputs = Inputs(None, None, global_attention_mask, prefix_length, real)
+    read = Inputs(None, None, global_attention_mask, prefix_length, real, inputs or {})
     parts, places = _several("position", position, PositionFacts), span.key()
     collector = Collector(frozenset(observe))
     if memory is not None:
         query = span.query() if position_ids is None else position_ids
         placement = Placement(parts, query, places)
-        return Context(Visibility(rules, span, inputs, real), placement, state, memory, None, inputs, collector)
+        return Context(Visibility(rules, span, read, real), placement, state, memory, None, read, collector)
     positions = placed(real, places) if position_ids is None else position_ids
     lengths = text_lengths(positions, segment_ids) if any(part.moves for part in parts) else None
     facts = Facts(span, positions, real, segment_ids, lengths, None)
-    visibility = facts.visibility(rules, 0, inputs)
-    return Context(visibility, facts.placement(parts, 0), state, None, None, inputs, collector)
+    return Context(facts.visibility(rules, 0, read), facts.placement(parts, 0), state, None, None, read, collector)
 
 
 def _check_call(x: Tensor, memory: Tensor | None, segment_ids: Tensor | None) -> None:
@@ -207,6 +207,8 @@ def _residual(part: Residual, arguments: tuple[Any, ...], options: Options) -> A
     names = [f"sublayer_{place}" for place in range(len(sublayers))]
     norms = dict.fromkeys(part.norm_names(names), norm)
     config = of_kind(part.config, Residual.Config)
+    if config is not None and config.num_streams() is not None:
+        raise UsageError(f"residual '{part.part_name}' has streams, which only a model enters; build a model with it")
     scale = 1.0 if config is None else config.branch_scale
     call = context(x)
     branches = [

@@ -17,7 +17,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.output import block
 from tfkit.core.slots import HeadFacts, ModelFacts
-from tfkit.models.call import Call, DecodeState, check_needed, unknown_input
+from tfkit.models.call import Call, DecodeState, check_needed, checked_extra, unknown_input
 from tfkit.models.stack import Stack
 
 
@@ -49,6 +49,7 @@ class Model(ModelFacts, nn.Module):
         for plan in blueprint.stacks():
             self.add_module(plan.side, Stack(plan))
         self.special_inputs = frozenset(name for plan in blueprint.stacks() for name in self.stack(plan.side).needs)
+        self.extra_inputs = blueprint.extra_inputs
         if blueprint.shared_embedding:
             self.stack("decoder").embedding.tokens = self.stack("encoder").embedding.tokens  # type: ignore[union-attr]
         self.head = None if blueprint.head is None else self._build_head(blueprint.head)
@@ -87,6 +88,15 @@ class Model(ModelFacts, nn.Module):
         """Raise UsageError if a part's input is missing, or if no part reads an input."""
         special = {"global_attention_mask": inputs.global_attention_mask, "prefix_length": inputs.prefix_length}
         check_needed(self.special_inputs, special)
+
+    def extra(self, given: object, rows: int | None = None) -> dict[str, Tensor]:
+        """Return the extra inputs of a call of `rows` rows, [batch width] each, in the model's dtype, on its device.
+
+        Raise UsageError unless they are those that parts read.
+        """
+        found = checked_extra(self.extra_inputs, given, rows)
+        weight = next((one for one in self.parameters() if one.is_floating_point()), None) if found else None
+        return found if weight is None else {name: one.to(weight.device, weight.dtype) for name, one in found.items()}
 
     def _build_head(self, config: HeadFacts.Config) -> nn.Module:
         plan = self.blueprint.read_by(config)

@@ -7,6 +7,7 @@ The second copy has the marginal cost of a layer; the first also includes work t
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +21,34 @@ from tfkit.core.skeleton import NoDraws, drawn_from
 from tfkit.functional.linear import replace_linears
 from tfkit.models.base import Model
 from tfkit.models.parametrization import rescale
+from tfkit.models.stack import Stack
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplePlan(StackPlan):
     """Plan of a sampled stack; parts are built with the layer indices of the full stack."""
 
-    depth: int = 0  # number of layers of the full stack
+    full: StackPlan  # the full stack
     firsts: tuple[int, ...] = ()  # for each kind, the index of its first layer in the full stack
 
     @property
     def num_layers(self) -> int:
-        return self.depth
+        return self.full.num_layers
 
-    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
-        return super().shape(layer if plan is None else self.firsts[layer // 2], plan)
+    def stored(self, layer: int) -> frozenset[str]:
+        return self.full.stored(layer)
+
+    def streams(self, layer: int) -> int | None:
+        return self.full.streams(layer)
+
+    def last_alike(self, layer: int) -> int:
+        return self.full.last_alike(layer)
+
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None, shared: bool = False) -> Shape:
+        if plan is None:
+            return super().shape(layer)
+        first = self.firsts[layer // 2]
+        return self.full.shape(first, self.full.layers[self.full.order[first]], shared)
 
 
 def sample(blueprint: Blueprint) -> Blueprint:
@@ -47,7 +61,24 @@ def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Mo
     """Build the sample of `blueprint` on `meta`, without allocating memory."""
     with NoDraws(), torch.device("meta"):
         model: Model = blueprint.type.build(sample(blueprint))
+    for plan in model.blueprint.stacks():
+        if isinstance(plan, SamplePlan) and plan.streams(0) is not None:
+            _fit_streams(model.stack(plan.side), plan)
     return model.to(dtype)
+
+
+def _fit_streams(stack: Stack, plan: SamplePlan) -> None:
+    """Let each layer, and the end of the stack, read as many streams as in the full stack."""
+
+    def fitted(x: Tensor, layer: int) -> Tensor:
+        size = x.shape[0], x.shape[1], plan.streams(layer) or 1, x.shape[-1]
+        return x.new_empty(size).requires_grad_(x.requires_grad)
+
+    for first, layer in zip(plan.firsts, stack.layers[::2], strict=True):
+        layer.register_forward_pre_hook(lambda _, given, first=first: (fitted(given[0], first), *given[1:]))
+    if (ends := stack.streams) is not None:
+        leave = ends.leave
+        ends.__dict__["leave"] = lambda x: leave(fitted(x, plan.num_layers))
 
 
 def weights_of(blueprint: Blueprint) -> int:
@@ -72,7 +103,7 @@ def _sample_stack(plan: StackPlan) -> SamplePlan:
     facts["last_state"] = False  # a sampled encoder and decoder may differ in depth; the cost is the same
     facts["layers"] = tuple(replace(plan.layers[kind], shared=True) for kind in kinds)
     facts["order"] = facts["entries"] = tuple(index // 2 for index in range(2 * len(kinds)))
-    return SamplePlan(**facts, depth=plan.num_layers, firsts=tuple(plan.order.index(kind) for kind in kinds))
+    return SamplePlan(**facts, full=plan, firsts=tuple(plan.order.index(kind) for kind in kinds))
 
 
 def used_kinds(plan: StackPlan) -> list[int]:
@@ -109,12 +140,12 @@ def weight_sets(plan: StackPlan) -> WeightSets:
     return WeightSets(plan, tuple(dict.fromkeys(zip(plan.order, plan.entries, strict=True))))
 
 
-def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
+def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Any]:
     """Return the inputs of a call as meta tensors, with `length` tokens in every stack."""
     blueprint = model.blueprint
     dtype = next((weight.dtype for weight in model.parameters()), torch.float32)
     paired = blueprint.encoder is not None and blueprint.decoder is not None
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[str, Any] = {}
     for plan in blueprint.stacks():
         prefix = "decoder_" if paired and plan.side == "decoder" else ""
         width = plan.d_model if plan.embedding is None else plan.embedding.reads(plan.shape())
@@ -127,14 +158,14 @@ def meta_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
     if last.memory_width is not None and not paired:
         memory = torch.empty(batch, length, last.memory_width, dtype=dtype, device="meta")
         inputs["encoder_hidden_states"] = memory
-    return inputs | _rule_inputs(model, length, batch)
-
-
-def _rule_inputs(model: Model, length: int, batch: int) -> dict[str, Tensor]:
-    """Return the additional inputs that parts of the model require."""
-    needed = {name for plan in model.blueprint.stacks() for name in plan.needs}
-    sizes = {"global_attention_mask": (batch, length), "prefix_length": (batch,)}
-    return {name: torch.empty(size, dtype=torch.long, device="meta") for name, size in sizes.items() if name in needed}
+    extra = {
+        name: torch.empty(batch, one.width, dtype=dtype, device="meta") for name, one in model.extra_inputs.items()
+    }
+    needed = {name for plan in blueprint.stacks() for name in plan.needs}
+    for name, size in (("global_attention_mask", (batch, length)), ("prefix_length", (batch,))):
+        if name in needed:
+            inputs[name] = torch.empty(size, dtype=torch.long, device="meta")
+    return inputs | ({"inputs": extra} if extra else {})
 
 
 def build_model(

@@ -14,6 +14,7 @@ from torch import Tensor
 from tfkit.core.context import Collector, Span
 from tfkit.core.errors import UsageError, with_article
 from tfkit.core.inputs import Inputs
+from tfkit.core.store import ExtraInput
 from tfkit.core.synonyms import nearest
 from tfkit.functional.view import GrowingBuffers
 from tfkit.models.layer import LayerState
@@ -121,11 +122,10 @@ class DecodeState:
         for _, state in self._of_text():
             state.reorder(rows)
         sources = None if self.sources is None else self.sources.index_select(0, rows)
-        if sources is None or self.sources is None or not torch.equal(sources, self.sources):
-            self._reorder_memory(rows)
+        same = sources is not None and self.sources is not None and torch.equal(sources, self.sources)
         self.sources = sources
-
-    def _reorder_memory(self, rows: Tensor) -> None:
+        if same:
+            return
         if self.memory is not None:
             self.memory = self.memory.index_select(0, rows)
         if self.memory_real is not None and self.memory_real.shape[0] > 1:
@@ -178,6 +178,7 @@ class CallInputs(TypedDict, total=False):
     global_attention_mask: Tensor | None  # [batch time], 1 = attends to all and is attended to by all
     prefix_length: Tensor | None  # [batch], length of the prefix that all tokens see
     inputs_embeds: Tensor | None  # [batch time d_model], instead of ids
+    inputs: Mapping[str, Tensor] | None  # [batch width] each: the extra inputs that parts declare
     encoder_hidden_states: Tensor | None  # [batch source width]
     state: DecodeState | None  # state of earlier calls, which this call continues
     observe: Collection[str] | None  # "attention", "hidden_states": stored in `out.observed`
@@ -328,6 +329,26 @@ def _check_tensor(value: object, name: str) -> None:
         raise UsageError(
             f"{name} must be a tensor [batch time], got {with_article(type(value).__name__)}; use torch.tensor"
         )
+
+
+def checked_extra(needed: Mapping[str, ExtraInput], given: object, rows: int | None) -> dict[str, Tensor]:
+    """Return the extra inputs of a call of `rows` rows (None: any), which parts read. Raise UsageError for others."""
+    extra = {} if given is None else given
+    if not isinstance(extra, Mapping):
+        raise UsageError(f"inputs must be a mapping of names to tensors [batch width], got {type(extra).__name__}")
+    for name in extra.keys() - needed.keys():
+        known = f"its parts read {', '.join(needed)}" if needed else "its parts read only ids"
+        raise UsageError(f"no part of this model reads the input '{name}'; {known}")
+    for name, (width, readers) in needed.items():
+        value = extra.get(name)
+        want = f"inputs['{name}'], which {' and '.join(readers)} reads, must be a tensor [{rows or 'batch'} {width}]"
+        if not isinstance(value, Tensor):
+            raise UsageError(f"{want}, got {'none' if value is None else with_article(type(value).__name__)}")
+        sizes = [*(value.shape[:1] if rows is None else [rows]), width]
+        # comparing sizes would specialize compiled graphs
+        if not torch.compiler.is_compiling() and sizes != [*value.shape]:
+            raise UsageError(f"{want}, got shape {[*value.shape]}")
+    return dict(extra)
 
 
 def check_needed(needed: Collection[str], given: Mapping[str, Tensor | None]) -> None:

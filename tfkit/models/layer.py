@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tfkit.components.residual import Branch
 from tfkit.core.blueprint import LayerPlan, StackPlan
-from tfkit.core.component import Config
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.core.skeleton import draw_for
+from tfkit.core.store import Stores, of_config
 from tfkit.functional.dropout import Dropout, drawing, draws_here
 
 # decode states of one layer, by the name of the sublayer
@@ -39,21 +40,25 @@ class Layer(nn.Module):
         self.reads_memory = frozenset(sublayer.name for sublayer in plan.sublayers if sublayer.memory)
         for sublayer in plan.sublayers:
             draw_for(f"{stack.side}.layers.{index}.{sublayer.name}")
-            self.add_module(sublayer.name, sublayer.config.build(stack.source_shape(shape, sublayer)))
-        norms = _norms(plan)
+            own = stack.shape(index, plan, shared=True) if sublayer.config.shared else shape
+            self.add_module(sublayer.name, sublayer.config.build(stack.source_shape(own, sublayer)))
+        norms = {name: config for name, _, config in plan.norms()}
         for name, config in norms.items():
             self.add_module(name, nn.Identity() if config is None else config.build(shape))
         self.norm_names = tuple(norms)
+        self.norms_with_store = [name for name, one in norms.items() if one and of_config(one, shape) != Stores()]
         self.position = nn.ModuleList(part.build(shape) for part in plan.position or ())
         self.dropout = Dropout(plan.dropout)
 
     def forward(self, x: Tensor, context: Context, state: LayerState | None = None) -> Tensor:
-        """Map [batch time d_model] to the same shape; `state` contains the decode states by sublayer."""
+        """Map x to the same shape, or one with more streams; `state` contains the decode states by sublayer."""
         out: Tensor = self.residual(x, self._branches(context, state or {}))
         return out
 
     def _branches(self, context: Context, state: Mapping[str, Any]) -> list[Branch]:
         parts: Mapping[str, Any] = self._modules
+        if self.norms_with_store:
+            parts = {**parts, **{name: partial(parts[name], context=context) for name in self.norms_with_store}}
         branches = []
         for name in self.names:
             seen = context.memory if name in self.reads_memory else context
@@ -81,13 +86,6 @@ class Layer(nn.Module):
         parts = [getattr(self, name) for name in self.names if name not in self.reads_memory]
         states = [part.new_state() for part in parts if "masks" in part.capabilities and "cache" in part.capabilities]
         return all(state is None or hasattr(state, "keep_last") for state in states)
-
-
-def _norms(plan: LayerPlan) -> dict[str, Config | None]:
-    """Return the norms that the residual layout requires, by name; a sublayer's own norm overrides the layer's."""
-    own = {sublayer.name: sublayer.norm for sublayer in plan.sublayers}
-    names = plan.residual.part.norm_names([sublayer.name for sublayer in plan.sublayers])
-    return {name: plan.norm if sublayer is None else own[sublayer] for name, sublayer in names.items()}
 
 
 class LastState:
@@ -130,16 +128,16 @@ class LastState:
 
 
 def recomputed(layer: nn.Module, x: Tensor, context: Context) -> Tensor:
-    """Map [batch time d_model] to the same shape, storing only `x`; the backward pass runs the layer again.
+    """Call a layer, storing only `x`; the backward pass runs the layer again.
 
-    The second run repeats the dropout draws and starts from the context's caches as they are now, so that it computes
-    equal tensors. Its observations and losses are discarded.
+    The second run repeats the dropout draws and starts from the context's caches and store as they are now, so that it
+    computes equal tensors. Its observations and losses are discarded.
     """
     draws, start, runs = draws_here(), context.apart(), count()
 
     def run(x: Tensor) -> Tensor:
         if next(runs) == 0:
-            out: Tensor = layer(x, context)  # [batch time d_model]
+            out: Tensor = layer(x, context)
             return out
         with drawing(None if draws is None else replace(draws)):
             out = layer(x, start.apart())

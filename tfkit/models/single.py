@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Unpack
 
 from torch import Tensor
@@ -58,6 +59,7 @@ class SingleStack(Model):
         self.check(inputs)
         tokens = ids if vectors is None else vectors
         positions, segments = given.get("position_ids"), given.get("segment_ids")
+        inputs = replace(inputs, extra=self.extra(given.get("inputs"), None if tokens is None else tokens.shape[0]))
         check_length(positions, tokens, "position_ids")
         check_length(segments, tokens, "segment_ids")
         check_length(inputs.global_attention_mask, tokens, "global_attention_mask", past)
@@ -132,6 +134,9 @@ class EncoderDecoder(Model):
         if ids is None and vectors is None:
             raise UsageError("pass decoder_input_ids, the start token and the tokens generated so far")
         self.check(source.inputs)
+        tokens = vectors if ids is None else ids
+        extra = self.extra(given.get("inputs"), None if tokens is None else tokens.shape[0])
+        inputs, source = replace(inputs, extra=extra), replace(source, inputs=replace(source.inputs, extra=extra))
         memory = self._encoded(source, state)
         positions = given.get("decoder_position_ids")
         return Call(inputs, vectors, positions, None, *memory, state=state, collector=source.collector)

@@ -1,6 +1,6 @@
 """A stack of layers with its embedding, positions and final norm."""
 
-# Axes: batch, time, width (of input vectors, or of last states), d_model.
+# Axes: batch, time, streams, width (of input vectors, or of last states), d_model.
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Config
@@ -18,6 +19,7 @@ from tfkit.core.context import Context, Placement, Span, Visibility, looks_back
 from tfkit.core.errors import UsageError
 from tfkit.core.inputs import Inputs
 from tfkit.core.slots import MaskFacts, PositionFacts
+from tfkit.core.store import Store, Stores, of_config
 from tfkit.functional.dropout import Dropout
 from tfkit.models.call import Call, DecodeState, beyond
 from tfkit.models.layer import LastState, Layer, LayerState, recomputed
@@ -77,21 +79,27 @@ class Stack(nn.Module):
         width = plan.d_model if plan.embedding is None else plan.embedding.width(shape)
         self.position = nn.ModuleList(part.build(replace(shape, d_model=width)) for part in plan.position)
         self.layers = nn.ModuleList(_build_layers(plan))
+        self.streams = _streams(plan)
         self.final_norm = nn.Identity() if plan.final_norm is None else plan.final_norm.build(shape)
         self.final_dropout = Dropout(plan.final_dropout)
         self._stack_parts: list[PositionFacts] = list(self.position)  # type: ignore[arg-type]
+        # names that the store keeps
+        self._wanted = frozenset(name for use in plan.store_uses() for name in use.stores.reads)
         self.kinds: list[LayerKind] = []
         for index in range(len(plan.layers)):
             self.kinds.append(self._kind(plan, index))
         self._order = plan.order
         self._last_state = LastState(plan) if plan.last_state else None
         self.needs = plan.needs  # inputs that some part reads
+        ends = ("embedding", plan.embedding), ("final_norm", plan.final_norm)
+        self._ends_with_store = [name for name, part in ends if of_config(part, shape) != Stores()]
         self.recompute = 0  # number of layers, from the first, that the backward pass recomputes
         self._without = {name: plan.without(name) for name in ("padding", "packing")}
         self._moving = [part for part in self.modules() if isinstance(part, PositionFacts) and part.moves]
         self.moves = bool(self._moving)  # True if positions depend on the text length
         counts = any(isinstance(part, Sublayer) and part.counts_tokens for part in self.modules())
         self.counts_tokens = counts and not self._without["padding"]
+        self._pads_first = [one.part_name for one in self.modules() if isinstance(one, Sublayer) and one.pads_first]
         self._skips_padding = any(isinstance(part, PositionFacts) and part.skips_padding for part in self.modules())
 
     def forward(self, call: Call) -> Tensor:
@@ -102,6 +110,8 @@ class Stack(nn.Module):
         self._check_padding(call)
         contexts = self._contexts(call)
         x = self._embed(call, contexts[0])  # [batch time d_model]
+        if self.streams is not None:
+            x = self.streams.enter(x)  # [batch time streams d_model]
         states = self._states(call)
         for place, (layer, kind, state) in enumerate(zip(self.layers, self._order, states, strict=True)):
             context = contexts[kind]
@@ -110,13 +120,19 @@ class Stack(nn.Module):
             if call.collector.watch:
                 context = replace(context, collector=call.collector.at(f"{self.plan.side}.layers.{place}"))
             again = place < self.recompute and torch.is_grad_enabled() and not state
-            x = recomputed(layer, x, context) if again else layer(x, context, state)  # [batch time d_model]
+            x = recomputed(layer, x, context) if again else layer(x, context, state)  # the shape of x, or more streams
             if context.collector.watches("hidden_states"):
                 context.collector.observe("hidden_states", x)
         if self._last_state is not None and self.plan.side == "encoder":
             return self._last_state.gathered(states)  # [batch 1 width]
-        out: Tensor = self.final_dropout(self.final_norm(x))  # [batch time d_model]
-        return out
+        if self.streams is not None:
+            x = self.streams.leave(x)  # [batch time d_model]
+        out: Tensor = self.final_dropout(self.final_norm(x, **self._with_store("final_norm", contexts[0])))
+        return out  # [batch time d_model]
+
+    def _with_store(self, name: str, context: Context) -> dict[str, Context]:
+        """Return the additional arguments of the embedding or the final norm: the context if it uses the store."""
+        return {"context": context} if name in self._ends_with_store else {}
 
     def cut(self, vectors: Tensor | None) -> Tensor | None:
         """Convert the vectors of a call to inputs of the embedding, [batch time width]."""
@@ -141,8 +157,17 @@ class Stack(nn.Module):
         if (call.real is not None or call.memory_real is not None) and self._without["padding"]:
             lacking = self._without["padding"][0]
             raise UsageError(f"{lacking} cannot mask padding; pass texts of equal length and no attention_mask")
+        if call.real is not None and call.state is not None and self._pads_first and not torch.compiler.is_compiling():
+            so_far = call.state.real_with(call.real, call.tokens.shape[1])
+            if so_far is not None and bool((so_far[:, :-1] & ~so_far[:, 1:]).any()):
+                raise UsageError(
+                    f"the state of '{self._pads_first[0]}' holds only for padding before a text; pad at the left"
+                )
         if call.segments is not None and self._without["packing"]:
             raise UsageError(f"{self._without['packing'][0]} cannot separate packed texts; omit segment_ids")
+        if call.segments is not None and call.inputs.extra:
+            names = ", ".join(call.inputs.extra)
+            raise UsageError(f"the input {names} belongs to a row, but packed texts share a row; omit segment_ids")
         if call.segments is not None and call.inputs.prefix_length is not None:
             raise UsageError(
                 "prefix_length counts from the start of a row, but packed texts share a row; omit it, or segment_ids"
@@ -152,7 +177,8 @@ class Stack(nn.Module):
         placement = context.position.of(self._stack_parts)
         if self.embedding is not None:
             try:
-                out: Tensor = self.embedding(call.inputs, placement, call.vectors)
+                more = self._with_store("embedding", context)
+                out: Tensor = self.embedding(call.inputs, placement, call.vectors, **more)
             except IndexError:  # ids are checked only after a lookup has failed
                 wrong = self._wrong_ids(call.inputs)
                 if wrong is None:
@@ -170,8 +196,8 @@ class Stack(nn.Module):
 
     def _contexts(self, call: Call) -> list[Context]:
         """Build one context per distinct layer; equal masks and positions are shared."""
-        facts = self._facts(call)
-        memory = _memory(call, facts)
+        facts, store = self._facts(call), Store(self._wanted)
+        memory = _memory(call, facts, store)
         placements: dict[int, Placement] = {}
         contexts: list[Context] = []
         for index, kind in enumerate(self.kinds):
@@ -183,13 +209,15 @@ class Stack(nn.Module):
             if first not in placements:
                 placements[first] = facts.placement(self._stack_parts, first)
             placement = placements[first] if kind.position is None else placements[first].of(kind.position)
-            contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector))
+            contexts.append(Context(mask, placement, None, None, memory, call.inputs, call.collector, store))
         return contexts
 
     def _kind(self, plan: StackPlan, index: int) -> LayerKind:
         layer, first = plan.layers[index], self.layers[plan.order.index(index)]
         rules = [rule.build(plan.shape(plan=layer)) for rule in layer.mask]
-        keeps = looks_back(rules) if first.forgets else None
+        # layers that share keys drop them together
+        forgets = all(layer.forgets for layer in (self.layers if self._wanted else [first]))
+        keeps = looks_back(rules) if forgets else None
         twin = next((i for i in range(index) if self._sees(plan, i) == (layer.mask, layer.causal, keeps)), index)
         if layer.position is None:
             return LayerKind(rules, keeps, twin)
@@ -283,14 +311,14 @@ def _named(config: Config) -> str:
     return f"{config.part.part_slot} '{config.part.part_name}'"
 
 
-def _memory(call: Call, facts: Facts) -> Context | None:
+def _memory(call: Call, facts: Facts, store: Store) -> Context | None:
     """Return the context of cross-attention, with the memory's own length and padding and without positions."""
     if call.memory is None:
         return None
     span, length = facts.span, call.memory.shape[1]
     mask = Visibility((), Span(span.queries, length, 0, span.device), call.inputs, call.memory_real)
     placement = Placement((), facts.placement((), 0).query, torch.arange(length, device=span.device)[None])
-    return Context(mask, placement, None, call.memory, None, call.inputs, call.collector)
+    return Context(mask, placement, None, call.memory, None, call.inputs, call.collector, store)
 
 
 def placed(real: Tensor | None, places: Tensor) -> Tensor:
@@ -316,6 +344,15 @@ def text_lengths(positions: Tensor, segments: Tensor | None) -> Tensor:
     positions = positions.expand(text.shape)
     last = torch.zeros_like(text).scatter_reduce(1, text, positions, "amax")
     return last.gather(1, text) + 1
+
+
+def _streams(plan: StackPlan) -> Residual | None:
+    """Build the instance of the last layer's residual layout that enters and leaves the streams, if it has streams."""
+    shape = replace(plan.shape(), streams=plan.streams(plan.num_layers))
+    layout: Residual | None = None
+    if shape.streams is not None:
+        layout = plan.layers[plan.order[-1]].residual.build(shape)
+    return layout
 
 
 def _build_layers(plan: StackPlan) -> list[Layer]:

@@ -66,6 +66,7 @@ class StaticState(DecodeState):
         self.given = torch.cat((positions, after), dim=1), real
         self.length = self.known = capacity
         self.memory, self.memory_real = state.memory, state.memory_real
+        self.extra: Mapping[str, Tensor] = {}  # extra inputs of each step
         for layer, memories in zip(state.layers, self._memories, strict=True):
             self.layers.append({name: self._fixed(one, name in memories) for name, one in layer.items()})
 
@@ -114,7 +115,8 @@ def decode_step(model: Model, state: StaticState, ids: Tensor) -> Tensor:
     """Read one token of each row, [rows 1], and return the logits of the next one, [rows 1 vocab]."""
     positions = state.given[0].index_select(1, state.at)  # [rows|1 1]
     stack: Stack = model.stack(model.blueprint.last.side)
-    hidden = stack(Call(Inputs(ids), None, positions, None, state.memory, state.memory_real, state, Collector()))
+    inputs = Inputs(ids, extra=state.extra)
+    hidden = stack(Call(inputs, None, positions, None, state.memory, state.memory_real, state, Collector()))
     logits: Tensor = model.head_of_last(hidden)
     state.at.add_(1)
     return logits

@@ -151,8 +151,11 @@ class Classes:
         def module(path: str) -> str:
             return f"self.{self.access(path, scope.path)}"
 
+        def weight(value: Value) -> str:
+            return module(next(path for path in value.paths if within(path, scope.path)))
+
         try:
-            return Forward(scope, self.model, results, module, lambda value: self._weight(value, scope), self._shape)
+            return Forward(scope, self.model, results, module, weight, self._shape)
         except Unprintable as error:
             raise Unprintable(f"{type(scope.module).__name__}: {error}") from error
 
@@ -274,10 +277,6 @@ class Classes:
         ours = not type(module).__module__.startswith("torch.nn")
         both = bool(persistent(module)) and any(map(weighs, module.children()))
         return both if ours else is_leaf(module)
-
-    def _weight(self, value: Value, scope: Scope) -> str:
-        path = next(path for path in value.paths if within(path, scope.path))
-        return f"self.{self.access(path, scope.path)}"
 
     def _shape(self, value: Value) -> str:
         """Write the shape of a value, [batch, time, d_model]; nothing if an axis is a multiple of the batch."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tfkit.api import Source, check_sizes
-from tfkit.core.blueprint import Blueprint, whole_numbers
-from tfkit.core.component import spell
+from tfkit.core.blueprint import Blueprint
+from tfkit.core.component import spell, whole_numbers
 from tfkit.plain.classes import Classes
 from tfkit.plain.inputs import Unprintable, chosen
 from tfkit.plain.proof import prove

@@ -28,6 +28,8 @@ def chosen(blueprint: Blueprint, more: Sequence[str] = ()) -> list[str]:
     Encoders and encoder-decoders have an `attention_mask` by default. Raise UsageError for a name that the model does
     not take.
     """
+    for name, one in blueprint.extra_inputs.items():
+        raise Unprintable(f"{one.readers[0]} reads the input '{name}', which the printed forward does not take")
     always, optional = _inputs(blueprint)
     known = list(dict.fromkeys([*always, *optional]))
     for name in more:

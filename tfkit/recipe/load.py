@@ -36,6 +36,7 @@ from tfkit.recipe.settings.agreement import (
     data_parts,
     missing_files,
     parts_in,
+    placed,
     spot,
     unused_folder,
 )
@@ -230,9 +231,10 @@ def _bounds(tokenizers: Mapping[str, TokenizerFacts.Config] | None) -> VocabSize
 
 
 def label_nodes(model: Node) -> list[Node]:
-    """Return all nodes with `num_classes: labels` in the heads of a model."""
+    """Return all nodes with `num_classes: labels` or `num_targets: labels` in the heads of a model."""
     heads = [mapping(model).get("head"), *mapping(mapping(model).get("heads")).values()]
-    return [size for head in heads if (size := mapping(head).get("num_classes")) and size.value == "labels"]
+    sizes = [mapping(head).get(name) for head in heads for name in ("num_classes", "num_targets")]
+    return [size for size in sizes if size and size.value == "labels"]
 
 
 def read_for(
@@ -336,6 +338,7 @@ def _validate(composed: Composed, imports: tuple[str, ...], faults: Faults, save
     data, node = _section(node_at(root, "data"), Data, faults), node_at(root, "objective")
     nothing = replace(composed.root, value={}, path="")
     objective = None if node is None else Preparer(faults).config(node, "objective")
+    data = placed(data, of_kind(objective, ObjectiveFacts.Config)) if data and data.split else data
     train = _section(node_at(root, "train") or nothing, Train, faults) or Train()
     steps, epochs = (node_at(mapping(root.get("train")), name) for name in ("steps", "epochs"))
     if steps is not None and epochs is not None:
@@ -390,7 +393,7 @@ def _evaluations(recipe: Recipe, faults: Faults) -> Recipe:
         except RecipeError as error:
             faults.errors += [recipe.fault(where, f"{fault.path}: {fault.message}") for fault in error.faults]
             continue
-        if other.data is None or (other.data.valid is None and other.data.test is None):
+        if other.data is None or not (other.data.has("valid") or other.data.has("test")):
             faults.errors.append(recipe.fault(where, "no data.valid or data.test to evaluate on"))
         resolved[name] = {}
         for key in values:
@@ -419,6 +422,8 @@ def _resolve_model(recipe: Recipe, faults: Faults, saved: bool) -> None:
             sections.check_objective(recipe.objective)
             sections.check_corpora({} if saved else corpora, recipe.objective)
             sections.check_calls(recipe.objective)
+        if data is not None and data.split is not None and not saved:
+            sections.check_split(data, data.split)
         sections.check_labels(label_nodes(root["model"]), recipe.objective)
         if len(tokenizers) == 2:
             sections.check_sides(recipe.objective)

@@ -15,9 +15,9 @@ from tfkit.recipe.text.source import MAPPING, from_value, parse, parse_value
 
 # sections besides those in SECTIONS: mappings that are not parts; they merge by key, and replace any other value
 _SECTION_PATHS = {
-    "", "data", "data.batch", "train", "train.validate", "train.keep", "train.parallel", "train.evaluations",
-    "train.generation_rate", "train.init_from", "train.teacher", "generate", "study", "study.match", "study.baseline",
-    "study.seeds", "study.sizes",
+    "", "data", "data.batch", "data.split", "train", "train.validate", "train.keep", "train.parallel",
+    "train.evaluations", "train.generation_rate", "train.init_from", "train.teacher", "generate", "study",
+    "study.match", "study.baseline", "study.seeds", "study.sizes", "study.design", "study.design.confirm",
 }  # fmt: skip
 # mutually exclusive keys of a section: setting one removes the other
 _ALTERNATIVES = {

@@ -22,7 +22,7 @@ LAYER = ("attention", "mixer", "feedforward", "position", "norm", "residual")
 # pairs of slots that interact in a layer; each pair of parts works unless a rule refuses it
 PAIRS = (("position", "attention"), ("mask", "attention"), ("residual", "norm"))
 # capabilities that a metric may require from an objective
-OF_OBJECTIVES = ("likelihood", "characters", "words", "continuations", "tags", "numbers")
+OF_OBJECTIVES = ("likelihood", "characters", "words", "continuations", "tags", "numbers", "probabilities")
 # pairs of slots that interact outside the model
 SECTION_PAIRS = (("metric", "objective"), ("logits", "strategy"))
 
@@ -80,7 +80,6 @@ RULES = (
     CapabilityRule("draws", "logits", ("strategy",), _declares("of_sampling")),
     CapabilityRule("rewind", "strategy", ("attention", "mixer"), _declares("rewinds")),
 )
-
 
 FACTS = {rule.requirer: rule for rule in RULES if rule.requirer not in CATALOGUES}  # rules by fact of the recipe
 

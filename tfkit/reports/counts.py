@@ -48,12 +48,12 @@ Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
 
 @dataclass(frozen=True)
 class _Watched(Shape):
-    """A shape that records accesses to `layer`, including those through its copies."""
+    """A shape that records accesses to `layer`, `stored` and `streams`, including those through its copies."""
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def __getattribute__(self, name: str) -> object:
-        if name == "layer" and sys._getframe(1).f_code.co_name not in ("replace", "_replace"):
+        if name in ("layer", "stored", "streams") and sys._getframe(1).f_code.co_name not in ("replace", "_replace"):
             super().__getattribute__("reads").append(True)
         return super().__getattribute__(name)
 
@@ -64,37 +64,41 @@ class _WatchedPlan(StackPlan):
 
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
-    def shape(self, layer: int = 0, plan: LayerPlan | None = None) -> Shape:
-        shape = super().shape(layer, plan)
+    def shape(self, layer: int = 0, plan: LayerPlan | None = None, shared: bool = False) -> Shape:
+        shape = super().shape(layer, plan, shared)
         facts = {entry.name: getattr(shape, entry.name) for entry in fields(Shape)}
         return _Watched(**facts, reads=self.reads)
 
 
-def split_by_size(blueprint: Blueprint) -> Blueprint:
-    """Return `blueprint` with a separate plan for each distinct layer size.
+def split_by_size(blueprint: Blueprint, runs: bool = False) -> Blueprint:
+    """Return `blueprint` with a separate plan for each distinct layer size, and number of streams if it `runs`.
 
     Raise UsageError if too many layers would have to be built for the comparison.
     """
-    encoder, decoder = (plan and _split_plan(plan) for plan in (blueprint.encoder, blueprint.decoder))
+    encoder, decoder = (plan and _split_plan(plan, runs) for plan in (blueprint.encoder, blueprint.decoder))
     return replace(blueprint, encoder=encoder, decoder=decoder)
 
 
-def _split_plan(plan: StackPlan) -> StackPlan:
+def _split_plan(plan: StackPlan, runs: bool) -> StackPlan:
     facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
+    grows = runs and plan.streams(0) != plan.streams(plan.num_layers)
     for kind in used_kinds(plan):
         watched = _WatchedPlan(**facts)
         _sizes(watched, kind, plan.order.index(kind))
-        if watched.reads:
-            plan = _split(plan, kind)
+        if watched.reads or grows:
+            plan = _split(plan, kind, grows)
     return plan
 
 
-def _split(plan: StackPlan, kind: int) -> StackPlan:
+def _split(plan: StackPlan, kind: int, grows: bool) -> StackPlan:
     """Add a plan for every additional size among the layers of a kind."""
     numbers = [number for number, other in enumerate(plan.order) if other == kind]
     few = numbers if len(numbers) <= MOST else [*numbers[: MOST // 2], *numbers[-MOST // 2 :]]
     owners = {number: _owner(plan, number) for number in few}
     sizes = {owner: _sizes(plan, kind, owner) for owner in dict.fromkeys(owners.values())}
+    if grows:
+        sizes = {number: (*sizes[owners[number]], ("", (plan.streams(number) or 0,), False)) for number in few}
+        owners = dict(zip(few, few, strict=True))
     different = list(dict.fromkeys(sizes.values()))
     if len(different) == 1:
         return plan
@@ -188,7 +192,7 @@ def count(
     Raise UsageError if the length exceeds max_length or a tensor size is impossible.
     """
     with countable():
-        blueprint = split_by_size(blueprint)
+        blueprint = split_by_size(blueprint, runs=True)
     length = default_length(blueprint) if length is None else length
     check_call(blueprint, length, batch)
     with countable():
@@ -259,6 +263,8 @@ class _Account:
             plan: StackPlan = getattr(self.blueprint, side)
             yield from self._single(side, "embedding", stack.embedding, self._within(side, "embedding"))
             yield from self._single(side, "position", stack.position, Tally())
+            if stack.streams is not None and any(True for _ in stack.streams.parameters()):
+                yield from self._single(side, "streams", stack.streams, Tally())
             if (once := self._once(side, stack)) != Tally():
                 yield from self._single(side, "once", nn.Module(), once)
             sets = weight_sets(plan)

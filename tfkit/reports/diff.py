@@ -196,9 +196,6 @@ def _order(what: str, before: list[str], after: list[str]) -> Iterator[Change]:
         yield Change(f"order of {what}", ", ".join(old), ", ".join(new))
 
 
-# stacks
-
-
 def _stacks(before: Blueprint, after: Blueprint, follows: Follows) -> Iterator[Change]:
     """Compare all stacks; a change that applies to both encoder and decoder is listed once."""
     old, new = ({plan.side: plan for plan in blueprint.stacks()} for blueprint in (before, after))
@@ -260,9 +257,6 @@ def _sets(plan: StackPlan) -> str:
     found = [label(runs) for entry, runs in places(plan.entries).items() if entry >= 0]
     more = f"; ... ({len(found):,} sets)" if len(found) > SHOWN_SETS else ""
     return "; ".join(found[:SHOWN_SETS]) + more or "none"
-
-
-# layers
 
 
 def _layer(before: LayerPlan, after: LayerPlan) -> Iterator[Change]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from tfkit.core.bounds import JsonObject
-from tfkit.core.errors import Place, UsageError
+from tfkit.core.errors import Fault, Place, UsageError
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.row import Notes, Origin, RecipeRow, joined, label
@@ -66,6 +66,24 @@ def answers(table: RecipeTable, key: str) -> list[Answer]:
         return []
 
 
+def resets(recipe: Recipe) -> Iterator[Fault]:
+    """Yield a warning for each option that a variant sets back to its default by changing the type of its part."""
+    for _, node in recipe.root.walk():
+        kind, old = node.get("type"), next(iter(node.dropped), None)
+        if kind is None or old is None or not kind.place.via.startswith("variant ") or kind.under != old:
+            continue
+        change = f"{kind.place.via} changes the type from {old.value} to {kind.value}, which resets"
+        for lost in node.dropped[1:]:
+            if lost.path == old.path:  # the following are lost by an earlier change
+                break
+            entries = [entry for answer in answers(recipe.table(), lost.path) for entry in answer.entries]
+            now = [inline(entry.plain()) for entry in entries if entry.node is None and entry.plain() != lost.plain()]
+            if now:
+                key, was = lost.path.rpartition(".")[2], inline(lost.plain())
+                text = f"{change} {key} from {was} to {now[0]}; to keep it, write {key}: {was} in the variant"
+                yield Fault(kind.place, node.path, text)
+
+
 def _whole(rows: list[RecipeRow]) -> Iterator[Answer]:
     """Yield the changes of a part or section as a whole, if any; its options are listed separately."""
     answer = _answer(rows, rows)
@@ -110,9 +128,6 @@ def _where(holds: list[RecipeRow], rows: list[RecipeRow]) -> str:
     return "; ".join(words)
 
 
-# as data
-
-
 def as_data(explanation: Explanation) -> JsonObject:
     """Return the content of `render` as data."""
     whole, answers = ([_answer_data(answer) for answer in some] for some in (explanation.whole, explanation.answers))
@@ -146,9 +161,6 @@ def _origin_data(found: Origin) -> dict[str, object]:
         "kind": found.kind or None,
         "follows_from": found.source or ("model" if found.inherited else None),
     }
-
-
-# as text
 
 
 def render(explanation: Explanation, console: Console) -> None:

@@ -117,7 +117,6 @@ KNOWN: dict[Any, Callable[..., Any]] = {
     aten.any.dim: lambda x, dim, keepdim=False: _mean(x, [dim], keepdim),
 }
 
-
 Path = tuple[str, ...]  # module names, outermost first
 
 

@@ -95,7 +95,6 @@ SLOTS: dict[str, Note] = {
     "strategy": Note("selects the next token", "generate.strategy: greedy"),
 }
 
-
 Part = type[Component]
 
 # attention that an objective requires -> topology that provides it
@@ -207,7 +206,6 @@ def _short(value: object) -> Any:
 
 
 ROOT = Path(tfkit.__file__).parents[1]
-
 
 # a citation in parentheses, with a year or an arXiv number: (Press et al. 2021, arXiv 2108.12409)
 PAPER = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|\barXiv\b)[^()]*)\)")

@@ -14,6 +14,7 @@ from tfkit.core.bounds import JsonObject
 from tfkit.core.component import Config
 from tfkit.core.output import printable
 from tfkit.core.slots import PositionFacts
+from tfkit.core.store import Stores, linked
 from tfkit.recipe.views.row import Runs, joined, label, places
 from tfkit.reports.counts import Cost, Counts
 from tfkit.reports.show import agreed, as_data, layer_configs, outer_configs, part_words, stack_figures, summary
@@ -25,6 +26,7 @@ MOST_FRAMES = 12  # maximum number of frames per stack; if there are more, layer
 MOST_KINDS = 40
 SIZES = ("d_model", "vocab_size", "max_length")  # recipe keys shown in the input's box
 OF_LAYER = ("residual", "dropout", "mask", "position", "shared")  # recipe keys shown in a layer group's band
+NO_STORES = Stores()
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Box:
     """A part, a figure or a function, with a title and words. `key` identifies the box when pictures are compared.
 
     `path` holds the recipe keys of the box, `inner` the boxes inside that the part declares, `reads` its inputs in
-    addition to the stream: the stack's position or the memory.
+    addition to the stream: the stack's position or the memory; `stores` has its names in `context.store`.
     """
 
     key: str
@@ -42,6 +44,7 @@ class Box:
     inner: tuple[str, ...] = ()
     path: str = ""
     reads: frozenset[str] = frozenset()
+    stores: Stores = NO_STORES
 
     @property
     def text(self) -> tuple[str, ...]:
@@ -104,6 +107,16 @@ class Picture:
         yield from self.notes
 
 
+def store_arrows(column: Column) -> Iterator[tuple[Box, str, Box]]:
+    """Yield what a box writes to `context.store` for a box above: writer, names and reader."""
+    latest: dict[str, Box] = {}
+    for box in (*filter(None, [column.embedding]), *boxes_of(column.layers)):
+        names = sorted(latest.keys() & box.stores.reads)
+        for writer in {latest[name].key: latest[name] for name in names}.values():
+            yield writer, ", ".join(name for name in names if latest[name] is writer), box
+        latest |= {name: box for name in box.stores.writes if name not in box.stores.reads or name not in latest}
+
+
 def boxes_of(series: Series) -> Iterator[Box]:
     """Yield the boxes of a path in order."""
     for block in series:
@@ -143,6 +156,7 @@ class _Painter:
         rows = () if counts is None else counts.rows
         self.parts = {(row.stack, row.name, row.kind, part.name): part for row in rows for part in row.parts}
         self.rows = {(row.stack, row.name, row.kind): row for row in rows}
+        self.linked = {plan.side: linked(plan.store_uses()) for plan in blueprint.stacks()}
 
     def picture(self, note: str | None) -> Picture:
         blueprint, chosen = self.blueprint, self.blueprint.parametrization
@@ -231,10 +245,12 @@ class _Painter:
     def _frame(self, plan: StackPlan, kind: int, runs: Runs, times: int, key: str) -> LayerGroup:
         layer = plan.layers[kind]
         words = [label(runs), *part_words(layer.residual)]
+        words += [] if (streams := plan.streams(runs[0][0])) is None else [f"streams: {streams:,}"]
         words += [f"dropout {layer.dropout:g}"] * bool(layer.dropout)
         words += [f"mask: {', '.join(map(summary, layer.mask))}"] * bool(layer.mask)
         words += [] if layer.position is None else [f"position: {', '.join(map(summary, layer.position)) or 'none'}"]
         words += ["shared: one set of weights"] * layer.shared
+        words += _store_words(self.linked[plan.side].get((kind, "residual"), NO_STORES))
         if (row := self.rows.get((plan.side, "layer", kind))) is not None and (costs := _cost_words(row.cost)):
             words += [f"together: {costs[0]}", *costs[1:]]
         configs = layer_configs(layer)
@@ -280,9 +296,13 @@ class _Painter:
         words[0] = words[0] if title == name else f"{name}: {words[0]}"
         side = "" if plan is None else plan.side
         counted = self.parts.get((side, name if kind is None else "layer", kind, name))
+        stores = (
+            NO_STORES if plan is None else self.linked[plan.side].get((-1 if kind is None else kind, name), NO_STORES)
+        )
+        words += _store_words(stores)
         words += [] if counted is None else _cost_words(counted.cost, counted.weights)
         where = path or (f"model.{side}.{name}" if side else f"model.{name}")
-        return Box(key, tone, printable(title), _shown(words), _shown(inner), where)
+        return Box(key, tone, printable(title), _shown(words), _shown(inner), where, stores=stores)
 
     def _box(self, key: str, tone: str, title: str, words: Sequence[str], path: str = "") -> Box:
         return Box(key, tone, printable(title), _shown(words), path=path)
@@ -295,6 +315,10 @@ def asked(position: Sequence[PositionFacts.Config]) -> frozenset[str]:
 
 def _shown(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(" ".join(printable(word).split()) for word in words)
+
+
+def _store_words(stores: Stores) -> list[str]:
+    return [f"{verb} {', '.join(sorted(names))}" for verb in ("reads", "writes") if (names := getattr(stores, verb))]
 
 
 def _norm_names(layer: LayerPlan) -> dict[str, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Generator, Iterator, Sequence
 
-from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series
+from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series, store_arrows
 
 # characters with a special meaning in Mermaid or Markdown; # starts an entity
 ACTING = '"`#;{}[]<>()|*_&\\'
@@ -102,6 +102,8 @@ class _Chart:
                 yield self._node(box)
                 sources[name] = self.ids[box.key]
         self.edges += [f"{sources[name]} -.-> {node}" for node, name in self.reads if sources.get(name)]
+        for writer, name, reader in store_arrows(column):
+            self.edges.append(f"{self.ids[writer.key]} -.->|{_safe((name,))}| {self.ids[reader.key]}")
         return last
 
     def _series(self, series: Series, last: str) -> Generator[str, None, str]:

@@ -13,6 +13,7 @@ from tfkit.core.blueprint import Blueprint, LayerPlan, StackPlan
 from tfkit.core.bounds import JsonObject
 from tfkit.core.component import Config
 from tfkit.core.keys import NormValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.store import linked
 from tfkit.recipe.keys import LAYER, STACK
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.resolved import held, layer_columns
@@ -37,6 +38,7 @@ def as_data(blueprint: Blueprint, counts: Counts, note: str | None = None) -> Js
         "batch": counts.batch,
         "dtype": str(counts.dtype).removeprefix("torch."),
         "note": note,
+        "inputs": {name: one._asdict() for name, one in blueprint.extra_inputs.items()},
         "stacks": stacks,
         "rows": list(_rows_data(counts)),
         "total": asdict(counts.total),
@@ -53,6 +55,7 @@ def stack_figures(plan: StackPlan) -> dict[str, object]:
 def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
     blueprint = counts.blueprint
     where = {plan.side: places(plan.order) for plan in blueprint.stacks()}
+    stored = {plan.side: linked(plan.store_uses()) for plan in blueprint.stacks()}
     for row in counts.rows:
         plan: StackPlan | None = getattr(blueprint, row.stack) if row.stack else None
         data: dict[str, object] = {"stack": row.stack or None, "name": row.name}
@@ -61,6 +64,10 @@ def _rows_data(counts: Counts) -> Iterator[dict[str, object]]:
             data |= {"layers": numbers(where[plan.side][row.kind]), "times": row.times}
             data |= {key.name: held(layer, key) for key in LAYER.values() if key.is_plain}
             data["mask"] = [summary(rule) for rule in layer.mask]
+            stores = [one for (kind, _), one in stored[plan.side].items() if kind == row.kind]
+            for name in ("writes", "reads"):
+                data[name] = sorted({text for one in stores for text in getattr(one, name)})
+            data["streams"] = plan.streams(plan.order.index(row.kind))  # before the layer
             # None if the layer uses the stack's position
             data["position"] = None if layer.position is None else [summary(part) for part in layer.position]
         yield data | asdict(row.cost) | {"parts": list(_parts_data(blueprint, plan, row))}
@@ -88,7 +95,8 @@ def outer_configs(blueprint: Blueprint, plan: StackPlan | None) -> PartConfigs:
         return {"head": blueprint.head, **{f"heads.{name}": head for name, head in blueprint.heads}}
     kinds = (PartValue, PartsValue, NormValue)
     declared = [name for name, key in STACK.items() if isinstance(key.kind, kinds) and name != "mask"]
-    return {name: getattr(plan, name) for name in declared}
+    ends = {"streams": plan.layers[plan.order[-1]].residual} if plan.streams(0) is not None else {}
+    return {name: getattr(plan, name) for name in declared} | ends
 
 
 def layer_configs(layer: LayerPlan) -> dict[str, Any]:

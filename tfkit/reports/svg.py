@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.reports.letters import BETWEEN, is_measured, lines, width
-from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series, picture
+from tfkit.reports.picture import Box, Column, Fork, LayerGroup, Picture, Series, picture, store_arrows
 
 WIDTH, PAD, GAP = 224.0, 9.0, 18.0  # box width, padding, gap between boxes
 TITLE, WORDS, NAME = 12.5, 11.0, 18.0  # font sizes
@@ -172,6 +172,12 @@ class Sheet:
             self._wire(f"M{x:.1f} {top:.1f}V{top - GAP:.1f}", arrow=(x, top - GAP, "up"))
         self._position(column, x, -inner, edge)
         self._ties(column, x + inner * (edge + LANE))
+        side = -self._bypass
+        for writer, name, reader in store_arrows(column):
+            (start, low), (end, high) = self._at[writer.key], self._at[reader.key]
+            start, low, end, high = start + side * WIDTH / 2, low - WORDS, end + side * WIDTH / 2, high + WORDS
+            way = f"M{start:.1f} {low:.1f}H{x + side * (edge + LANE / 2):.1f}V{high:.1f}H{end:.1f}"
+            self._wire(way, "enters", (end, high, "left" if side > 0 else "right"), name)
         readers = [(box, there, at) for box, there, at in self._readers if "memory" in box.reads]
         if column.memory is not None:
             middle = x + inner * (WIDTH + GAP)
@@ -322,9 +328,12 @@ class Sheet:
                 yield written(line, x, y + 15, WORDS, "", True, (line,) if text in new else ())
                 y += INNER_LINE
 
-    def _wire(self, path: str, kind: str = "", arrow: tuple[float, float, str] | None = None) -> None:
+    def _wire(
+        self, path: str, kind: str = "", arrow: tuple[float, float, str] | None = None, title: str | None = None
+    ) -> None:
         named = f' class="{kind}"' if kind else ""
-        self._wires.append(f'<path{named} d="{path}"/>')
+        end = f"><title>{escape(title)}</title></path>" if title else "/>"
+        self._wires.append(f'<path{named} d="{path}"{end}')
         if arrow is not None:
             x, y, way = arrow
             points = {"up": "l-3.5 7h7z", "left": "l7 -3.5v7z", "right": "l-7 -3.5v7z"}[way]

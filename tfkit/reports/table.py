@@ -116,6 +116,9 @@ class TableLine:
 
 def _table(data: JsonObject) -> Iterator[TableLine]:
     yield TableLine("", tuple(FIGURES.values()), "bold")
+    for name, one in data["inputs"].items():
+        text = f"input {name} [{one['width']:,}], read by {' and '.join(one['readers'])} (context.inputs)"
+        yield TableLine(text, style="dim", indent=2)
     side = None
     for row in data["rows"]:
         if row["stack"] != side:
@@ -138,6 +141,11 @@ def _layer_lines(row: JsonObject) -> Iterator[TableLine]:
     for name in ("mask", "position"):
         if row[name] or (name == "position" and row[name] is not None):
             yield TableLine(f"    {name}: {', '.join(row[name]) or 'none'}", style="dim", indent=6)
+    if row["streams"] is not None:
+        yield TableLine(f"    streams: {row['streams']:,}", style="dim", indent=6)
+    for name in ("reads", "writes"):
+        if row[name]:
+            yield TableLine(f"    {name} {', '.join(row[name])} (context.store)", style="dim", indent=6)
     for part in row["parts"]:
         yield TableLine(f"  - {part['name']}", _figures(part))
         dropped = part["name"] == "residual" and row["dropout"]

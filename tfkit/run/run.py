@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +20,12 @@ from torch import Tensor
 from tfkit.core.blame import parts_named
 from tfkit.core.errors import RunError, TfkitWarning, UsageError
 from tfkit.data.chat import Message
-from tfkit.data.corpus import VectorCorpus
+from tfkit.data.corpus import RecordCorpus, VectorCorpus
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.vectors import Array, Vectors, as_vectors
 from tfkit.generation.attention import AttentionMaps, attention_of, position_labels
 from tfkit.generation.decoder import Quantize, StepDecoder
-from tfkit.generation.prompts import Ids, Prompts, Source, prompt_ids
+from tfkit.generation.prompts import Ids, Prompts, Source, extra_rows, prompt_ids
 from tfkit.generation.shorthands import GenerateOptions
 from tfkit.generation.vectors import Pooling, text_vectors
 from tfkit.generation.writer import GeneratedText, Writer, check_options, make_writer, warn_of_cut
@@ -156,33 +157,41 @@ class Run(StoredRun):
         cut = [stack.cut(torch.from_numpy(item["vectors"])[None]) for item in items]
         return [rows[0].numpy() for rows in cut if rows is not None]
 
-    def _filled(self, texts: Any, options: Mapping[str, object]) -> list[list[GeneratedText]]:
+    def _filled(self, texts: Any, options: Mapping[str, Any]) -> list[list[GeneratedText]]:
         """Return the fillings of each text. Raise UsageError if the model was not trained to fill masks."""
         if not isinstance(self.predictor, MaskedLm):
             raise UsageError(
                 f"{self.folder} contains an encoder, which does not generate text; try tfkit predict or embed"
             )
         check_options({name: option for name, option in options.items() if name != "max_new_tokens"})
-        unsupported = ", ".join(name for name, option in options.items() if option is not None)
+        given = options.get("inputs")
+        inputs = given if isinstance(given, Mapping) else None
+        unsupported = ", ".join(name for name, option in options.items() if option is not None and name != "inputs")
         if unsupported:
             raise UsageError(f"{self.folder} fills masks; {unsupported} requires a model that generates text")
         mask = self.tokenizer.token(self.predictor.rows.tokens.special["mask"])
-        return [fillings(one["text"], mask, one["fills"]) for one in self.predict(texts)]
+        return [
+            fillings(one["text"], mask, one["fills"])
+            for one in self.predict(texts, inputs if isinstance(inputs, Mapping) else None)
+        ]
 
     @parts_named()
-    def predict(self, texts: Texts) -> list[Prediction]:
+    def predict(self, texts: Texts, inputs: Mapping[str, object] | None = None) -> list[Prediction]:
         """Predict the label of each text, the tags of its words, the answer it contains, or fillings of its masks.
 
         Pairs are mappings with the fields `text` and `second`, or `question` and `context`. Vector models take arrays.
-        Each prediction is a JSON-serializable mapping. Raise UsageError if the model makes no predictions.
+        `inputs` are the extra inputs of the model's parts, [texts width] each. Each prediction is a JSON-serializable
+        mapping. Raise UsageError if the model makes no predictions.
         """
         predictor = self.predictor
-        inputs: Sequence[object] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
-        inputs = as_vectors(texts) if self.reads_vectors else inputs
+        read: Sequence[object] = [texts] if self.reads_vectors or isinstance(texts, (str, Mapping)) else list(texts)
+        read = as_vectors(texts) if self.reads_vectors else read
         fields = text_fields(predictor)
         if predictor.answers is None or not predictor.answers.predicts:
             raise UsageError(f"a model trained with {predictor.part_name} makes no predictions; use tfkit generate")
-        examples = [_example(text, fields) for text in inputs]
+        examples = [_example(text, fields) for text in read]
+        for name, rows in self.model.extra(extra_rows(inputs, len(read)), len(read)).items():
+            examples = [one | {name: str(row)} for one, row in zip(examples, rows.tolist(), strict=True)]
         return predictor.answers.predict(self.model, examples, self.tokenizer) if examples else []
 
     @parts_named()
@@ -193,13 +202,15 @@ class Run(StoredRun):
         normalize: bool | None = None,
         batch_size: int | None = None,
         prompt: str | None = None,
+        inputs: Mapping[str, object] | None = None,
     ) -> Tensor:
         """Return the pooled last hidden states of each text, [texts d_model], in at least float32.
 
         `pooling` (mean, first, last, max, mean_sqrt, weighted_mean) selects the vector of a text, by default the mean
         over all tokens except padding. `normalize` divides each vector by its norm. `prompt` names a prompt to put
-        before each text; "" is none. A model imported from sentence-transformers has other defaults. Long texts are
-        truncated. Raise UsageError for vector models and invalid arguments.
+        before each text; "" is none. A model imported from sentence-transformers has other defaults. `inputs` are the
+        extra inputs of the model's parts, [texts width] each. Long texts are truncated. Raise UsageError for vector
+        models and invalid arguments.
         """
         if self.reads_vectors:
             raise UsageError(f"{self.folder}: this model reads arrays, but embed requires texts; call run.model")
@@ -218,12 +229,15 @@ class Run(StoredRun):
             strings = [text.lower() for text in strings] if settings.lower else strings
         plan = next(self.blueprint.stacks())
         longest = min((size for size in (plan.max_length, settings.max_length) if size is not None), default=None)
-        ids = [self._cut(ids, longest) for ids in self._encode_framed(strings)]
+        framed = list(self._encode_framed(strings))
+        ids = [self._cut(ids, longest) for ids in framed]
+        if cut := sum(len(one) < len(whole) for one, whole in zip(ids, framed, strict=True)):
+            logging.getLogger("tfkit").warning("%s of %s texts are truncated to %s tokens", cut, len(ids), longest)
         if not ids:
             return torch.empty(0, plan.d_model)
-        return text_vectors(
-            self.model, ids, pooling, settings.normalize if normalize is None else normalize, batch_size
-        )
+        extra = extra_rows(inputs, len(ids))
+        normalize = settings.normalize if normalize is None else normalize
+        return text_vectors(self.model, ids, pooling, normalize, batch_size, extra)
 
     @parts_named()
     def attention(self, text: str | Array, target: str | None = None) -> AttentionMaps:
@@ -298,7 +312,7 @@ class Run(StoredRun):
     @property
     def _final_split(self) -> str:
         """The split on which the final scores are computed."""
-        return "valid" if self._data.test is None else "test"
+        return "test" if self._data.has("test") else "valid"
 
     def _evaluate_named(
         self, name: str, limit: int | None = None, quantize: Quantize | None = None
@@ -331,7 +345,15 @@ class Run(StoredRun):
 
     def inputs(self, path: str) -> list[Vectors]:
         """Read arrays, images or audio from a file or folder, as in training. Raise DataError if that fails."""
-        corpus = self._data.train.build()
+        train = self._data.train
+        corpus, fields = train.build(), dict(train).get("fields")
+        if self.reads_vectors and isinstance(corpus, RecordCorpus) and fields is not None:
+            names = {"vectors": fields.get("vectors", "values")}
+            file = "file" if "file" in type(train).model_fields else "folder"
+            corpus = train.model_copy(
+                update={file: path, "fields": names, "where": (), "skip": 0, "limit": None}
+            ).build()
+            return as_vectors([row["vectors"] for row in corpus.examples()])
         if not self.reads_vectors or not isinstance(corpus, VectorCorpus):
             raise UsageError(f"{self.folder}: this model reads texts, not arrays; pass texts to predict or generate")
         return list(corpus.inputs(path))

@@ -13,6 +13,8 @@ from tfkit.core.output import block, block_as_html
 from tfkit.core.registry import REGISTRY
 from tfkit.data.chat import ChatTemplate, ControlTokens, Conversation, Message, Rendered, checked
 from tfkit.data.chat import read as conversation_in
+from tfkit.data.corpus import Corpus
+from tfkit.data.corpus.division import table
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.data.tokenizer.word import Frame
 from tfkit.models import Model, build_model
@@ -22,6 +24,7 @@ from tfkit.runs import record
 from tfkit.runs.folder import (
     CURVES,
     RESOLVED,
+    SPLITS,
     TOKENIZER,
     WEIGHTS,
     RunFolder,
@@ -32,7 +35,7 @@ from tfkit.runs.folder import (
 from tfkit.runs.history import choose_device
 from tfkit.runs.kept import kept_templates
 from tfkit.runs.weights import check_fits, holds_int8, is_weights_file, load_weights, saved_dtype
-from tfkit.storage.files import LARGEST_TEXT, read_bytes
+from tfkit.storage.files import LARGEST_TEXT, read_bytes, read_text
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.objective import Objective
 from tfkit.training.objective.chat import ChatRows
@@ -169,15 +172,11 @@ class StoredRun:
         for name in PREDICTORS:
             objective: Objective = REGISTRY.get("objective", name).Config().build()
             if head is not None and head.part.part_name in objective.heads:
-                return self._bound(self._reads_as_imported(objective))
+                if isinstance(objective, Reading):
+                    objective.rows.template = Frame.of_template(self.tokenizer)  # of the imported tokenizer
+                return self._bound(objective)
         description = "has no head" if head is None else f"has a head '{head.part.part_name}'"
         raise UsageError(f"{self.folder}: makes no predictions: this model {description}; try tfkit generate or embed")
-
-    def _reads_as_imported(self, objective: Objective) -> Objective:
-        """Use the template of the imported tokenizer in the objective."""
-        if isinstance(objective, Reading):
-            objective.rows.template = Frame.of_template(self.tokenizer)
-        return objective
 
     def _bound(self, objective: Objective) -> Objective:
         objective.rows.labels = self.labels
@@ -288,8 +287,12 @@ class StoredRun:
         corpora = dict(self._data.splits())
         if split not in corpora:
             raise UsageError(f"this run has no split '{split}'; it has {', '.join(corpora)}")
-        examples: list[dict[str, str]] = corpora[split].build().examples()
-        return examples
+        file, data = self.folder / SPLITS, self._data
+        if data.split and self.as_saved and file.is_file() and read_text(file) != table(data.train, data.split):
+            raise RunError(f"{file}: data.split divides the data differently now; restore the data of the run")
+        corpus: Corpus = corpora[split].build()
+        corpus.also = self.recipe.train.grouped_by(split)
+        return corpus.examples()
 
     def _feed(self, examples: Sequence[Mapping[str, str]]) -> Feed:
         longest = longest_example(self.model.blueprint, self._data)

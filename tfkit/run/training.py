@@ -59,15 +59,10 @@ def train(
     loaded = read_for("train", named, recipe, reading)
     with joined() as processes:
         if not processes.leads:
-            return _followed(loaded, callbacks)
+            return Run(follow(loaded, callbacks).path, loaded, loaded.train.device)  # writes nothing
         loaded.tell_warnings()
         again = processes.restarts > 0  # torchrun restarts all processes after one has failed
         return _led(loaded, out, resume or again, force and not again, progress, accept_changes, callbacks)
-
-
-def _followed(recipe: Recipe, callbacks: Sequence[object]) -> Run:
-    """Train in a process other than process 0, writing nothing."""
-    return Run(follow(recipe, callbacks).path, recipe, recipe.train.device)
 
 
 def _led(
@@ -90,7 +85,10 @@ def _led(
         run = Run(folder.path, loaded, loaded.train.device)
         accepted.enter_context(record.accepting(*(_changeable(folder, loaded, resume) if accept_changes else ())))
         if resume:
-            _check_resumed(folder, reporter)
+            record.check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
+            record.check_existing(folder, WEIGHTS)  # missing weights are written again
+            for message in mend(folder):
+                reporter.say(message)
         if resume and is_finished(folder, loaded, reporter.say):
             accepted.close()
             team().shared(lambda: (str(folder.path.absolute()), False))
@@ -128,14 +126,6 @@ def save(
     run = load_run(save_run(model, loaded, tokenizer, out, labels, force))
     write_card(RunFolder(run.folder), run.recipe.name, run.summary)
     return run
-
-
-def _check_resumed(folder: RunFolder, reporter: Reporter) -> None:
-    """Check the files needed to resume. Repair the others, and report files moved aside."""
-    record.check(folder, (*TOKENIZERS, LABELS, ENVIRONMENT))
-    record.check_existing(folder, WEIGHTS)  # missing weights are written again
-    for message in mend(folder):
-        reporter.say(message)
 
 
 def _changeable(folder: RunFolder, recipe: Recipe, resume: bool) -> list[Path]:

@@ -23,11 +23,7 @@ from tfkit.storage.checksums import write_text
 from tfkit.storage.files import read_bytes, read_json, read_text
 
 LEAST = 20  # minimum number of steps for a plot
-
-
 CURVE_POINTS = 400  # maximum points per line; more are averaged in groups
-
-
 PANELS = {"loss": "loss, nats", "learning_rate": "learning rate", "gradient_norm": "gradient norm"}
 Record = Mapping[str, Any]
 
@@ -227,7 +223,9 @@ def _curve(lines: Iterable[str]) -> Iterator[str]:
     losses = {record["step"]: record["loss"] for record in records if _is_number(record.get("loss"))}
     valid = {record["step"]: record["valid.loss"] for record in records if _is_number(record.get("valid.loss"))}
     measured = len(valid) > 1
-    steps = _thinned(sorted(step for step in (valid if measured else losses) if step >= min(losses, default=0)))
+    every = sorted(step for step in (valid if measured else losses) if step >= min(losses, default=0))
+    count = min(POINTS, len(every))
+    steps = [every[len(every) * (place + 1) // count - 1] for place in range(count)]  # evenly spaced, with the last
     if len(steps) < 2 or not losses:
         return
     yield from (
@@ -240,12 +238,6 @@ def _curve(lines: Iterable[str]) -> Iterator[str]:
     if measured:
         yield f"    line [{_numbers([valid[step] for step in steps])}]"
     yield from ("```", "")
-
-
-def _thinned(steps: Sequence[int]) -> list[int]:
-    """Return up to POINTS evenly spaced steps, including the last one."""
-    count = min(POINTS, len(steps))
-    return [steps[len(steps) * (place + 1) // count - 1] for place in range(count)]
 
 
 def _means(losses: Mapping[int, float], steps: Sequence[int]) -> Iterator[float]:

@@ -183,7 +183,9 @@ class Checkpoints:
         beside = temporary(final)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._clean()
+            for left in self.folder.iterdir():  # of interrupted saves
+                if UNFINISHED.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left)
             if final.exists():  # no step has been trained since it was written, so only the progress can differ
                 checksums.write_json(final / STATE, {**_state(final), "progress": snapshot.state["progress"]})
                 return final
@@ -195,12 +197,6 @@ class Checkpoints:
         except OSError as error:
             raise RunError(f"{final}: the checkpoint cannot be written: {error.strerror or error}") from None
         return final
-
-    def _clean(self) -> None:
-        """Remove leftovers of interrupted saves."""
-        for left in self.folder.iterdir():
-            if UNFINISHED.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
 
     def _thin(self) -> None:
         """Remove expired checkpoints, and reduce all but the newest to weights."""
@@ -253,7 +249,6 @@ def is_removable(checkpoint: Path) -> bool:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint written by tfkit."""
     for path in checkpoint.iterdir():
         path.unlink(missing_ok=True)
     checkpoint.rmdir()

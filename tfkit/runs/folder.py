@@ -23,6 +23,7 @@ TOKENIZER = "tokenizer.json"
 SOURCE_TOKENIZER, TARGET_TOKENIZER = "tokenizer.source.json", "tokenizer.target.json"  # with two vocabularies
 TOKENIZERS = (TOKENIZER, SOURCE_TOKENIZER, TARGET_TOKENIZER)
 LABELS = "labels.json"
+SPLITS = "splits.csv"  # the split of each example, if data.split divides them
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter.safetensors"  # adapter weights, already merged into WEIGHTS
 CHECKPOINTS = "checkpoints"
@@ -32,10 +33,7 @@ ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
 CURVES = "curves.svg"
-
-
 CARD = "README.md"  # written by tfkit or by the user; see runs/card.py
-
 
 # entries of environment.json
 QUANTIZED = "quantized"  # dtype of the quantized weights
@@ -44,7 +42,7 @@ IMPORTED, NOTES = "imported", "notes"  # source of an imported model, and featur
 REMOVED = "removed"  # names of files that a study deleted after training (study.keep)
 # files written by tfkit; all others are the user's
 OURS = (
-    *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ADAPTER, METRICS, LOG),
+    *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, SPLITS, WEIGHTS, ADAPTER, METRICS, LOG),
     *(ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS),
 )
 # files published to the hub: a run without its training state
@@ -102,13 +100,11 @@ class RunFolder:
         Raise RunError if it cannot be read.
         """
         try:
-            return not self.path.exists() or (self.path.is_dir() and all(map(_is_left, self.path.iterdir())))
+            entries = self.path.iterdir() if self.path.is_dir() else ()
+            left = all(entry.name == LOCK or (is_temporary(entry) and not entry.is_dir()) for entry in entries)
+            return not self.path.exists() or (self.path.is_dir() and left)
         except OSError as error:
             raise RunError(f"{self.path}: cannot be read: {error.strerror}") from None
-
-
-def _is_left(path: Path) -> bool:
-    return path.name == LOCK or (is_temporary(path) and not path.is_dir())
 
 
 def save_labels(folder: RunFolder, labels: Sequence[str]) -> None:

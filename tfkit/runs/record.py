@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tfkit.core.component import Config
+from pydantic import BaseModel
+
 from tfkit.core.errors import RunError, TfkitWarning
 from tfkit.core.slots import CorpusFacts
-from tfkit.data.vectors import Vectors
+from tfkit.data.vectors import digest
 from tfkit.recipe.settings.sections import Data, Train
 from tfkit.recipe.text.faults import path_values
 from tfkit.runs.checkpoint import MORE, NEEDED, Checkpoints, step_of
@@ -172,7 +171,7 @@ def teacher_hashes(train: Train) -> Hashes:
 def example_hashes(data: Data, examples: Mapping[str, Iterable[Mapping[str, str]]]) -> Hashes:
     """Return the SHA-256 of the examples of each split that is not read from files."""
     held = _files(data)
-    return {name: {EXAMPLES: _hash_all(rows)} for name, rows in examples.items() if name not in held}
+    return {name: {EXAMPLES: digest(rows)} for name, rows in examples.items() if name not in held}
 
 
 def differences(before: Any, now: Hashes) -> dict[str, list[str]]:
@@ -204,24 +203,15 @@ def _recorded(before: Any, now: Hashes) -> Iterator[tuple[str, Mapping[str, Any]
 
 def _files(data: Data) -> dict[str, tuple[str, ...]]:
     """Return the data files of each section, omitting sections whose data are not read from files."""
-    read = {name: _read_by(getattr(data, name)) for name in ("train", "valid", "tokenizer")}
+    parts: dict[str, BaseModel | None] = {**dict(data.splits()), "tokenizer": data.tokenizer}
+    read = {name: _read_by(parts.get(name)) for name in ("train", "valid", "tokenizer")}
     return {name: files for name, files in read.items() if files and all(os.path.isfile(file) for file in files)}
 
 
-def _read_by(config: Config | None) -> tuple[str, ...]:
+def _read_by(config: BaseModel | None) -> tuple[str, ...]:
     if isinstance(config, CorpusFacts.Config):
         return config.files_read()
     return () if config is None else path_values(config)
-
-
-def _hash_all(examples: Iterable[Mapping[str, str]]) -> str:
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(json.dumps(example).encode("ascii") + b"\n")
-        for value in example.values():
-            if isinstance(value, Vectors):
-                digest.update(f"{value.array.shape}".encode("ascii") + value.array.tobytes())
-    return digest.hexdigest()
 
 
 UNCHECKED = "the recipe cannot be compared with the run's"

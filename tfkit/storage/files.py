@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import re
 import secrets
 import stat
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -324,10 +326,17 @@ def why_missing(path: str | Path, kind: str = "file") -> str:
     return f"a link to a missing {kind}"
 
 
-def read_beginning(path: str | Path, most: int) -> bytes:
-    """Return the first `most` bytes of a regular file. Raise RunError as `read_bytes` does."""
-    with regular(path) as file, io.BufferedReader(file) as buffered:
-        return buffered.read(most)
+@contextlib.contextmanager
+def unpacked(path: str | Path) -> Iterator[io.BufferedIOBase]:
+    """Open a regular file for reading. Decompress it if its first bytes are those of gzip, whatever its name.
+
+    Raise RunError as `read_bytes` does, and for damaged or truncated gzip data.
+    """
+    with regular(path) as file, io.BufferedReader(file) as raw:
+        try:
+            yield gzip.GzipFile(fileobj=raw) if raw.peek(2).startswith(b"\x1f\x8b") else raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise RunError(f"{path}: the gzip file is damaged or truncated: {error}") from None
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import Fault, RecipeError, TfkitError, UsageError, by_place
-from tfkit.core.options import NonNegativeInt
+from tfkit.core.options import NonNegativeInt, Seed
 from tfkit.recipe.compose import compose
 from tfkit.recipe.load import Recipe, load_composed
 from tfkit.recipe.settings.agreement import at
@@ -91,7 +91,7 @@ class StudySource:
         """Return the architecture with all sizes. Read the corpus, once, for sizes that depend on it."""
         if not (recipe.unknown_vocab or recipe.unknown_labels):
             return recipe.blueprint()
-        read = (recipe.data and (recipe.data.tokenizer, recipe.data.train), recipe.objective)
+        read = (recipe.data and (recipe.data.tokenizer, recipe.data.splits()[0]), recipe.objective)
         vocab_size, labels = self._once(read, lambda: learned_sizes(recipe))
         return recipe.labelled(labels).blueprint(vocab_size if recipe.unknown_vocab else None)
 
@@ -126,6 +126,8 @@ class Arm:
     steps: NonNegativeInt = 0  # of the optimizer
     same_as: str = ""
     size: str = ""  # name in study.sizes
+    stage: str = ""  # of a design's cell: screen or confirm
+    seeds: tuple[Seed, ...] = ()  # of its runs; empty outside a design: those of the plan
 
     def all_values(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return all overrides by key. `more` wins over solved values, and these over the arm's own."""
@@ -163,8 +165,10 @@ def arms_of(source: StudySource, study: Study, variants: Mapping[str, Any]) -> l
             except RecipeError as error:
                 faults += error.faults
                 continue
+            if study.budgets:
+                faults += [one for one in recipe.warnings if one.path == "train.schedule.warmup"]
             same = next((one.name for one, other in zip(arms, recipes, strict=True) if alike(other, recipe)), "")
-            if same and not any("=" in variant for variant in own):
+            if same and (study.design is not None or not any("=" in variant for variant in own)):
                 raise UsageError(
                     f"study: '{arm.name}' trains as '{same}' does: it changes nothing, or what it changes is set again "
                     "by study.baseline or study.sizes, or is the seed"

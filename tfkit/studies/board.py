@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,10 @@ from tfkit.runs.folder import EVALUATION, METRICS, RUN, WEIGHTS, RunFolder
 from tfkit.runs.history import History, good_lines, read_history, step_in
 from tfkit.runs.record import changed
 from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.plan import EXACT, RUNS, Plan, PlannedRun, runs_of
+from tfkit.studies.arms import Arm
+from tfkit.studies.plan import EXACT, RUNS, SCREEN, Plan, PlannedRun, runs_of
 from tfkit.studies.run_list import is_score, scores_of
-from tfkit.studies.settings import STEPS, ProbeMeasure, Study
+from tfkit.studies.settings import MORE, STEPS, ProbeMeasure, Study
 
 SIZES = {"valid": 100, "test": 300}  # pairs
 
@@ -160,6 +162,17 @@ class Board:
         """Return an error if the folder holds a different run or modified files, else an empty string."""
         return self.stranger(run) or altered(self.run_folder(run))
 
+    def early(self, run: PlannedRun) -> str:
+        """Return the time at which a run began if that was before the plan was made, else an empty string."""
+        history = self.history(run)
+        at = history.starts[0].at if history is not None and history.starts else ""
+        if not self.plan.made:
+            return ""
+        try:
+            return at if datetime.fromisoformat(at) < datetime.fromisoformat(self.plan.made) else ""
+        except (ValueError, TypeError):  # it did not begin, or its time was edited
+            return at
+
     def state(self, run: PlannedRun) -> State:
         """Return the state of a run. A diverged run is not trained again."""
         folder, history = self.run_folder(run), self.history(run)
@@ -186,7 +199,7 @@ class Board:
 
     def runs(self) -> list[PlannedRun]:
         """Return the runs known so far. Runs that depend on the result of tuning are added later."""
-        return list(dict.fromkeys(runs_of(self.plan, self.best())))
+        return list(dict.fromkeys(runs_of(self.plan, self.best(), self.tuning)))
 
     def _probed(self, run: PlannedRun) -> dict[str, float]:
         """Return the test accuracies of the probes trained next to a run."""
@@ -216,22 +229,44 @@ class Board:
         return step_in(lines[-1]) if lines else 0
 
     def best(self) -> dict[str, Mapping[str, Any]]:
-        """Return the values with the best first measure on the first seed, for each arm whose tuning is complete.
+        """Return the values that are best by `tuned_by` on the first seed, for each arm whose tuning is complete.
 
         If an arm diverged with all values, return the first values.
         """
-        if len(self.plan.grid) == 1:
+        if len(self.plan.grid) == 1 and not self.plan.more:
             return {arm.name: self.plan.grid[0] for arm in self.plan.trained}
-        best: dict[str, Mapping[str, Any]] = {}
-        for arm in self.plan.trained:
-            runs = self.plan.tuning(arm)
+        tuning = {arm.name: self.tuning(arm) for arm in self.plan.trained if arm.stage != SCREEN}
+        ended = {name: runs for name, runs in tuning.items() if all(self.state(run) != "waiting" for run in runs)}
+        best = {name: self._best_of(runs) or self.plan.grid[0] for name, runs in ended.items()}
+        base = best.get(self.plan.arms[0].name)  # the values of a screen's cells
+        return best | {arm.name: base for arm in self.plan.trained if arm.stage == SCREEN and base is not None}
+
+    def _best_of(self, runs: Sequence[PlannedRun]) -> Mapping[str, Any] | None:
+        """Return the values of the best run; None if all diverged."""
+        measure = self.plan.tuned_by or self.plan.measure[0]
+        values = {place: scores[measure] for place, run in enumerate(runs) if measure in (scores := self.scores(run))}
+        sign = -1 if measure in self.plan.rising else 1
+        return runs[min(values, key=lambda place: sign * values[place])].tuned if values else None
+
+    def tuning(self, arm: Arm) -> list[PlannedRun]:
+        """Return the tuning runs of an arm known so far: the grid, and values beyond it while the best is at an end."""
+        runs = self.plan.tuning(arm)
+        for _ in range(MORE if self.plan.more and runs else 0):
             if any(self.state(run) == "waiting" for run in runs):
-                continue
-            measure = self.plan.measure[0]
-            values = {
-                place: scores[measure] for place, run in enumerate(runs) if measure in (scores := self.scores(run))
-            }
-            sign = -1 if measure in self.plan.rising else 1
-            place = min(values, key=lambda place: sign * values[place], default=0)
-            best[arm.name] = self.plan.grid[place]
-        return best
+                break
+            values = next(self._beyond([run.tuned for run in runs], self._best_of(runs)), None)
+            if values is None:
+                break
+            runs.append(PlannedRun(arm.name, runs[0].seed, values))
+        return runs
+
+    def _beyond(
+        self, tried: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the next values of open keys that are best at an end; smaller ones if all tried values diverged."""
+        for key, more in self.plan.more.items():
+            low, high = (end(one[key] for one in tried) for end in (min, max))
+            base = best or next(one for one in tried if one[key] == low)
+            above, below = sorted(one for one in more if one > high), sorted(one for one in more if one < low)
+            yield from ({**base, key: one} for one in above[:1] if best and best[key] == high)
+            yield from ({**base, key: one} for one in below[-1:] if base[key] == low)

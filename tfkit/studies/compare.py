@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,16 +14,18 @@ from tfkit.core.errors import RunError, UsageError
 from tfkit.recipe.load import Recipe
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
-from tfkit.runs.folder import RunFolder, read_labels
-from tfkit.runs.history import History, read_history
+from tfkit.runs.folder import METRICS, RunFolder, read_labels
+from tfkit.runs.history import History, good_lines, read_history
 from tfkit.runs.supply import saved_recipe
+from tfkit.storage.files import read_bytes, read_json
 from tfkit.studies.arms import changes_of, plain
-from tfkit.studies.board import altered, examples_of, measured
-from tfkit.studies.plan import EXACT, PLAN, RUNS, Plan
+from tfkit.studies.board import Board, altered, examples_of, measured
+from tfkit.studies.design_section import BASELINE
+from tfkit.studies.plan import EXACT, PLAN, RUNS, Plan, PlannedRun
 from tfkit.studies.plan_file import read_plan
 from tfkit.studies.report import COLUMNS, StudyReport, environment_of
-from tfkit.studies.results import ArmResult, Cell, StudyContext, curve_of, results_of, study_results
-from tfkit.studies.run_list import RunRow, check_key
+from tfkit.studies.results import LOST, RESULTS, ArmResult, Cell, Results, StudyContext, results_of
+from tfkit.studies.run_list import RunRow, check_key, is_score
 from tfkit.studies.settings import measures_of, rises
 
 
@@ -31,7 +33,94 @@ def study_report(plan: Plan, folder: Path, failed: Mapping[str, str] | None = No
     """Return the report of a study's folder."""
     results = study_results(plan, folder, failed)
     folders = [RunFolder(folder / "runs" / cell.folder) for arm in results.own for cell in arm.cells]
-    return StudyReport(results, plan.changes, environment_of(folders), plan.text, plan.made)
+    return StudyReport(results, plan.changes, environment_of(folders), plan, folder)
+
+
+def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> Results:
+    """Return the current results in a study's folder.
+
+    `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
+    """
+    failed = _known_failures(folder) if failed is None else failed
+    board = Board(plan, folder)
+    best, altered, early, arms = board.best(), dict[str, str](), dict[str, str](), list[ArmResult]()
+    known = plan.design.scores if plan.design is not None else {}  # of the baseline in another study
+    noise = tuple(Cell(int(seed), "done", "", scores) for seed, scores in known.items())
+    for arm in plan.arms:
+        own = plan.arm(arm.name)
+        tuned = best.get(own.name, plan.grid[0])
+        runs = [PlannedRun(own.name, seed, tuned) for seed in plan.seeds_of(own)]
+        tries = board.tuning(own)
+        tuning = tuple(_cell(board, run, failed, altered, probed=False) for run in tries if run.tuned)
+        made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])
+        made_of = made_of or "the recipe as it is" * (arm.name == BASELINE)
+        tried = {key: list(dict.fromkeys(run.tuned[key] for run in tries)) for key in plan.tune}
+        cells = tuple(_cell(board, run, failed, altered) for run in runs) or noise
+        if len(tuning) > 1 and any(cell.state == "altered" for cell in tuning):  # it decided the tuned values
+            cells = tuple(replace(cell, state="altered", scores={}) for cell in cells)
+        counted = [*tries, *runs, *(replace(run, probe=probe) for run in runs for probe in plan.probes)]
+        begun = {run.name: at for run in counted if (at := board.early(run))}
+        early |= begun
+        arms.append(
+            ArmResult(
+                *(arm.name, cells, made_of, arm.same_as, arm.solved, best.get(own.name, {})),
+                *(arm.parameters, arm.flops, arm.cache_bytes, arm.size, bool(begun), tried),
+                *(plan.steps_of(own), arm.stage, plan.options_of(arm), tuning),
+            )
+        )
+    context = StudyContext(
+        *(plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune),
+        *(plan.tuned_by or plan.measure[0], early),
+    )
+    return results_of(context, arms, plan.measure, plan.rising, plan.design)
+
+
+def _known_failures(folder: Path) -> dict[str, str]:
+    """Return the failed runs of the last report; empty if there is none."""
+    try:
+        known = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
+    except RunError:
+        return {}
+    failed = known.get("failed") if isinstance(known, dict) else None
+    return {str(name): str(why) for name, why in failed.items()} if isinstance(failed, dict) else {}
+
+
+def _cell(
+    board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dict[str, str], probed: bool = True
+) -> Cell:
+    """Return the result of a run; files that were altered are added to `altered`."""
+    folder = board.run_folder(run)
+    probes = {f"probe.{probe}": replace(run, probe=probe) for probe in (board.plan.probes if probed else ())}
+    reasons = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
+    altered |= reasons
+    if reasons:
+        return Cell(run.seed, "altered", folder.path.name, tuned=run.tuned)
+
+    def state(one: PlannedRun) -> str:
+        own = board.state(one)
+        return "failed" if own == "waiting" and one.name in failed else own
+
+    states = {name: state(one) for name, one in probes.items()}
+    ended = state(run) if "waiting" not in states.values() or state(run) in LOST else "waiting"
+    lost = [name for name, own in states.items() if own in LOST]
+    history, scores = board.history(run), board.scores(run)
+    more = board.examples(run), lost, 0 if history is None else history.tokens, run.tuned
+    return Cell(run.seed, ended, folder.path.name, scores, curve_of(folder), *more)
+
+
+def curve_of(folder: RunFolder) -> list[dict[str, float]]:
+    """Return the validation scores of a run with their steps."""
+    try:
+        lines, _ = good_lines(read_bytes(folder / METRICS))
+    except RunError:
+        return []
+    records = map(json.loads, lines)
+    points = [{name: value for name, value in record.items() if is_score(value)} for record in records]
+    return [
+        {name: value for name, value in point.items() if name in ("step", "tokens") or name.startswith("valid.")}
+        for point in points
+        if "step" in point and any(name.startswith("valid.") for name in point)
+    ]
 
 
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:
@@ -90,25 +179,16 @@ def _arm(runs: Sequence[tuple[RunFolder, Recipe, History]], name: str) -> ArmRes
     folder, recipe, history = runs[0]
     made_of = " ".join([*history.variants, *(f"{key}={value}" for key, value in history.set.items())])
     cost = _cost(folder, recipe)
-    return ArmResult(
-        name,
-        tuple(cells),
-        made_of,
-        parameters=history.parameters,
-        flops=cost.flops_per_token,
-        cache_bytes=cost.cache_bytes,
-    )
+    exact = history.parameters, cost.flops_per_token, cost.cache_bytes
+    return ArmResult(name, tuple(cells), made_of, "", {}, {}, *exact, steps=history.steps)
 
 
 def _name(runs: Sequence[tuple[RunFolder, Recipe, History]], groups: Sequence[object]) -> str:
     """Name a group of runs by its variants and overrides; a single run by its folder."""
     folder, _, history = runs[0]
-    words = [*history.variants, *(f"{key}={_word(value)}" for key, value in history.set.items() if key != "train.seed")]
+    values = {key: one if isinstance(one, str) else json.dumps(one, default=str) for key, one in history.set.items()}
+    words = [*history.variants, *(f"{key}={value}" for key, value in values.items() if key != "train.seed")]
     return f"{history.recipe} {' '.join(words)}".strip() if len(runs) > 1 and words else folder.path.name
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
@@ -127,23 +207,21 @@ def _cost(folder: RunFolder, recipe: Recipe) -> Cost:
 def print_results(report: StudyReport, console: Console) -> None:
     """Print the verdicts, a table for each measure, and the claims."""
     results = report.results
-    for measure in results.measure:
-        if measure in EXACT:
-            continue
-        console.print()
-        say(console, f"{measure} ({'more' if measure in results.rising else 'less'} is better)", "bold")
+    tables = list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]()
+    for measure in [one for one in results.measure if one not in EXACT]:
         # without the space, an interval does not wrap at its comma
         cells = [[re.sub(r"(\[.*), (.*\])", r"\1,\2", row[key]) for key in COLUMNS] for row in report.rows(measure)]
-        rows(console, cells, list(COLUMNS.values()))
-    exact = [measure for measure in results.measure if measure in EXACT]
-    if exact:
+        title = f"{measure} ({'more' if measure in results.rising else 'less'} is better)"
+        tables.append((title, [*COLUMNS.values()], cells))
+    tables += [(section.title, section.heads, section.rows) for section in report.screen()]
+    exact = [measure for measure in results.measure if measure in EXACT and results.design is None]
+    cells = [[arm.name, *(f"{arm.exact(measure):,}" for measure in exact)] for arm in results.own]
+    tables += [("", ["variant", *exact], cells)] * bool(exact) + [("", *report.trend_rows())] * bool(report.trends)
+    for title, heads, shown in tables:
         console.print()
-        cells = [[arm.name, *(f"{arm.exact(measure):,}" for measure in exact)] for arm in results.own]
-        rows(console, cells, ["variant", *exact])
-    if report.trends:
-        console.print()
-        heads, cells = report.trend_rows()
-        rows(console, cells, heads)
+        if title:
+            say(console, title, "bold")
+        rows(console, shown, heads)
     for row in report.claim_rows():
         console.print()
         paper = f" ({row['paper']})" if row["paper"] else ""

@@ -6,17 +6,21 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from statistics import NormalDist
 
 import numpy as np
 
 from tfkit.core.output import printable
+from tfkit.studies.effects import Effect
 from tfkit.studies.results import ArmResult, Results
-from tfkit.studies.statistics import Comparison
+from tfkit.studies.statistics import LEVEL, Comparison, _scipy_stats
 from tfkit.studies.wording import COSTS, KINDS, cost_of, difference, front
 
 FARTHEST = 5.0
+FAR = 3.0  # a forest's axis ends at this multiple of its usual differences
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # steps between ticks, times a power of ten
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))  # outliers are only hidden among at least ten values
+NAME = 6.0  # height of a line of text in percent of a plot's
 COLOURS, DASHES = 8, ("", "6 3", "2 2")  # colors are CSS variables of the page, --c0 to --c7
 
 
@@ -163,8 +167,7 @@ def forest(results: Results, measure: str) -> str:
     rows = list(_forest_rows(results, measure))
     noise = results.arms[0].spread(measure)
     sd = 0.0 if noise is None else noise.sd or 0.0
-    reaches = [sd, *(row.reach for row in rows if row.reach)]
-    x = LinearScale.of([*(-reach for reach in reaches), *reaches], center=0.0)
+    x = _axis(rows[1:], [sd, *map(abs, rows[0].dots)])
     sides = ("worse", "better") if measure in results.rising else ("better", "worse")
     head = "".join(f'<text x="{x.at(value)}" y="30" text-anchor="middle">{label}</text>' for value, label in x.ticks())
     head += f'<text x="0" y="12">← {sides[0]}</text><text x="100%" y="12" text-anchor="end">{sides[1]} →</text>'
@@ -179,9 +182,18 @@ def forest(results: Results, measure: str) -> str:
     return f'<div class="forest">{"".join(lines)}</div>'
 
 
+def _axis(rows: Sequence[ForestRow], noise: Sequence[float]) -> LinearScale:
+    """Return a symmetric scale that shows the noise and most rows; a few far ones and long intervals are cut."""
+    means, reaches = (sorted(found) for found in ([abs(row.mean or 0.0) for row in rows], [row.reach for row in rows]))
+    middle = (len(rows) - 1) * 3 // 4
+    limit = FAR * max([*noise, *means[middle : middle + 1], *reaches[len(rows) // 2 : len(rows) // 2 + 1]])
+    ends = [end for row in rows for end in (*row.dots, *(row.interval or ())) if abs(end) <= limit]
+    return LinearScale.of([sign * abs(end) for end in (*noise, *ends) for sign in (-1, 1)])
+
+
 def _forest_rows(results: Results, measure: str) -> Iterator[ForestRow]:
     """Yield the row of the baseline, then the other rows from best to worst. Rows without a difference come last."""
-    baseline, *arms = results.own
+    baseline, *arms = results.shown
     noise, base = baseline.spread(measure), baseline.values(measure)
     own = [value - noise.mean for value in base.values() if value is not None and noise is not None]
     yield ForestRow(baseline.name, own, verdict="baseline")
@@ -207,12 +219,37 @@ def _strip(row: ForestRow, x: LinearScale, sd: float) -> str:
     if row.interval is not None:
         low, high = (min(max(end, x.low), x.high) for end in row.interval)
         drawn += f'<line class="interval" x1="{x.at(low)}" x2="{x.at(high)}" y1="36%" y2="36%"/>'
+        drawn += symbol("0", "36%", "M5-4 0 0 5 4") * (low > row.interval[0])
+        drawn += symbol("100%", "36%", "M-5-4 0 0-5 4") * (high < row.interval[1])
     drawn += "".join(f'<circle class="dot" cx="{x.at(dot)}" cy="80%" r="2.5"/>' for dot in row.dots if x.holds(dot))
     if row.mean is None:
         return drawn
     if x.holds(row.mean):
         return drawn + symbol(x.at(row.mean), "36%", "M0-6 6 0 0 6-6 0z")
     return drawn + (symbol("100%", "36%", "M-9-6 0 0-9 6z") if row.mean > 0 else symbol("0", "36%", "M9-6 0 0 9 6z"))
+
+
+def half_normal(found: Sequence[Effect], chosen: Collection[str]) -> str:
+    """Plot effects in standard errors by half-normal quantiles (Daniel 1959), with the band of those without any."""
+    known = [(one.name, abs(one.mean) / one.error, one.freedom) for one in found if one.mean is not None and one.error]
+    known.sort(key=lambda one: one[1])
+    if not known:
+        return ""
+    quantiles = [NormalDist().inv_cdf(0.5 + (place + 0.5) / (2 * len(known))) for place in range(len(known))]
+    limit = float(_scipy_stats().t.isf(LEVEL / 2 / len(known), known[0][2]))
+    x = LinearScale.of([0.0, *quantiles])
+    y = LinearScale.of([0.0, limit, known[-1][1]], vertical=True)
+    drawn = f'<rect class="noise-band" width="100%" y="{y.at(limit)}" height="{y.between(0.0, limit)}"/>'
+    drawn += stretched(x, y, {"polyline": [(0.0, 0.0), (x.high, x.high)]})
+    level = 100.0 + NAME
+    for (name, size, _), quantile in zip(known, quantiles, strict=True):
+        place, kind = f'="{x.at(quantile)}"', "" if name in chosen else ' class="ring"'
+        drawn += f'<circle{kind} cx{place} cy="{y.at(size)}" r="4"><title>{text(name)}</title></circle>'
+        if name in chosen or size > limit:
+            level = min(y.share(size), level - NAME)
+            drawn += f'<text x{place} y="{level:g}%" dx="-6" dy="-0.2em" text-anchor="end">{text(name)}</text>'
+    labels = ("half-normal quantile", "effect in standard errors")
+    return f"<figure>{frame(x, y, labels, mark(0, drawn))}</figure>"
 
 
 def curves(results: Results, measure: str) -> str:
@@ -273,7 +310,8 @@ def _panel(results: Results, measure: str, cost: str) -> str:
     drawn = []
     for place, name, one, other in points:
         if not y.holds(other.mean):
-            drawn.append(mark(place, symbol(x.at(one.mean), *_edge(other.mean > y.high))))
+            arrow = ("0", "M-6 9 0 0 6 9z") if other.mean > y.high else ("100%", "M-6-9 0 0 6-9z")
+            drawn.append(mark(place, symbol(x.at(one.mean), *arrow)))
             continue
         left, right = one.mean - (one.sd or 0.0), one.mean + (one.sd or 0.0)
         low, high = other.mean - (other.sd or 0.0), other.mean + (other.sd or 0.0)
@@ -285,8 +323,3 @@ def _panel(results: Results, measure: str, cost: str) -> str:
             inner += f'<circle class="ring" cx="{across}" cy="{up}" r="8"/>'
         drawn.append(mark(place, inner))
     return frame(x, y, (COSTS[cost], measure), "".join(drawn))
-
-
-def _edge(above: bool) -> tuple[str, str]:
-    """Return the position and path of an arrow that points to a value outside the plot."""
-    return ("0", "M-6 9 0 0 6 9z") if above else ("100%", "M-6-9 0 0 6-9z")

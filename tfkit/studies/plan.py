@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +16,9 @@ from tfkit.core.options import PositiveInt, Seed
 from tfkit.recipe.load import Recipe
 from tfkit.runs.folder import value_word
 from tfkit.studies.arms import Arm, plain, slug, without_seed
+from tfkit.studies.design_section import DesignPlan as DesignPlan
 from tfkit.studies.process import Timing
-from tfkit.studies.settings import STEPS, Keep, Match, PaperClaim
+from tfkit.studies.settings import MORE, STEPS, Keep, Match, PaperClaim
 from tfkit.training.progress import duration
 
 
@@ -48,14 +49,11 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Name of its folder."""
-        return "-".join(
-            [
-                slug(self.arm),
-                *(value_word(key, value) for key, value in self.tuned.items()),
-                f"s{self.seed}",
-                *([f"probe-{self.probe}"] if self.probe else []),
-            ]
-        )
+        words = [slug(self.arm), *(value_word(key, value) for key, value in self.tuned.items()), f"s{self.seed}"]
+        return "-".join([*words, *[f"probe-{self.probe}"] * bool(self.probe)])
+
+
+SCREEN, CONFIRM = "screen", "confirm"  # stages of a design
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,11 @@ class Plan:
     keep: Keep = "all"  # files of finished runs
     text: str = ""  # of the study's file
     made: str = ""  # time of the first plan
+    more: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # values beyond the grid by open key
+    tuned_by: str = ""  # measure that tuning goes by; empty in older plans: the first
     changed: tuple[str, ...] = ()  # changes after results were seen
     notes: tuple[str, ...] = ()  # warnings, printed with the plan
+    design: DesignPlan | None = None
     format: int = FORMAT
 
     def arm(self, name: str) -> Arm:
@@ -102,19 +103,29 @@ class Plan:
         """Arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
 
-    def tuning(self, arm: Arm) -> list[PlannedRun]:
-        """Return the tuning runs of an arm, on the first seed."""
-        return [PlannedRun(arm.name, self.seeds[0], values) for values in self.grid]
+    def seeds_of(self, arm: Arm) -> tuple[int, ...]:
+        """Return the seeds of an arm. The baseline of a design has none if its noise is that of another folder."""
+        return arm.seeds if self.design else arm.seeds or self.seeds
 
-    @property
-    def runs_each(self) -> int:
-        """Number of trainings of each arm."""
-        return len(self.grid) + len(self.seeds) - 1 + len(self.probes) * len(self.seeds)
+    def options_of(self, arm: Arm) -> tuple[str, ...]:
+        """Return the options of a design's cell."""
+        return arm.variants[len(self.arms[0].variants) :]
+
+    def tuning(self, arm: Arm) -> list[PlannedRun]:
+        """Return the tuning runs of an arm, on its first seed. Cells of a screen have the baseline's values."""
+        seeds = () if arm.stage == SCREEN and self.grid != ({},) else self.seeds_of(arm)[:1]
+        return [PlannedRun(arm.name, seed, values) for seed in seeds for values in self.grid]
+
+    def runs_each(self, arm: Arm) -> int:
+        """Return the number of trainings of an arm."""
+        tuning, seeds = len(self.tuning(arm)), len(self.seeds_of(arm))
+        return tuning + seeds - bool(tuning) + len(self.probes) * seeds
 
     @property
     def most_runs(self) -> int:
-        """Number of trainings in total."""
-        return len(self.trained) * self.runs_each
+        """Number of trainings in total, with those that depend on a screen."""
+        later = self.design.confirm.runs * len(self.grid) if self.design and not self.design.chosen else 0
+        return sum(map(self.runs_each, self.trained)) + later
 
     @property
     def tune(self) -> dict[str, list[Any]]:
@@ -130,28 +141,37 @@ class Plan:
         return self.timing.overhead + self.timing.seconds_per_step * work * self.steps_of(arm)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Return the header and rows of the table of planned arms."""
+        """Return the header and rows of the table of planned arms, with one row for each stage of a design."""
         solved = list(dict.fromkeys(key for arm in self.arms for key in arm.solved))
         keys = [key.rpartition(".")[2] for key in solved]
+        stages = [[arm for arm in self.arms if arm.stage == stage] for stage in (SCREEN, CONFIRM)]
         cells = []
-        for arm in self.arms:
-            seconds = None if arm.same_as else self.seconds(arm)
-            values = [f"{arm.solved[key]:,}" if key in arm.solved else "" for key in solved]
-            count = f"= {arm.same_as}" if arm.same_as else str(self.runs_each)
-            time = "" if seconds is None else duration(seconds)
-            cells.append([arm.name, count, f"{arm.parameters:,}", f"{arm.flops:,}", *values, time])
+        for arms in [[arm] for arm in self.arms if not arm.stage] + [stage for stage in stages if stage]:
+            arm, seconds = arms[0], [self.seconds(arm) for arm in arms if not arm.same_as]
+            values = [_span(arm.solved[key] for arm in arms if key in arm.solved) for key in solved]
+            count = f"= {arm.same_as}" if arm.same_as else f"{sum(map(self.runs_each, arms)):,}"
+            time = duration(sum(filter(None, seconds)) / len(arms)) if any(seconds) else ""
+            name = f"{len(arms)} cells to {arm.stage}" if arm.stage else arm.name
+            costs = _span(arm.parameters for arm in arms), _span(arm.flops for arm in arms)
+            cells.append([name, count, *costs, *values, time])
         return ["variant", "runs", "parameters", "FLOPs/token", *keys, "time each"], cells
 
     def summary(self, jobs: int) -> str:
         """Summarize the number of runs and the estimated time."""
         text = f"{self.most_runs:,} runs of {len(self.trained)} variants; seeds {', '.join(map(str, self.seeds))}"
+        if (design := self.design) is not None:
+            noise, few = len(self.seeds_of(self.arms[0])), ", ".join(design.chosen) or f"at most {design.confirm.most}"
+            text = f"{design.runs} runs to screen {len(design.options)} options, {noise} of noise, "
+            text += f"{design.confirm.runs} to confirm {few}"
+            text += "".join(f"; {one} excludes {other}" for one, other in design.excluded)
         if self.grid != ({},):
-            text += f"; {len(self.grid)} tuned values, tried on seed {self.seeds[0]}"
-        each = [self.seconds(arm) for arm in self.trained]
-        known = [seconds for seconds in each if seconds is not None]
-        if len(known) < len(each):
+            more = f" and up to {MORE} more" if self.more else ""
+            tried = "the baseline and each cell to confirm" if design else f"seed {self.seeds[0]}"
+            text += f"; {len(self.grid)} tuned values{more}, tried on {tried}"
+        if not self.timing.seconds_per_step:
             return text
-        total = duration(sum(known) * self.runs_each / jobs)
+        each = [self.seconds(arm) or 0.0 for arm in self.trained]
+        total = duration(sum(each) / len(each) * self.most_runs / jobs)
         return f"{text}; about {total}" + (f" with {jobs} at a time" if jobs > 1 else "")
 
     def steps_of(self, arm: Arm) -> int:
@@ -180,6 +200,7 @@ class Plan:
             if arm.same_as and arm.same_as not in known:
                 return f"arms: '{arm.name}' is the same as '{arm.same_as}', which must be listed before it"
             known.add(arm.name)
+        known |= {*(self.design.options if self.design else ())}
         unknown = [side for claim in self.claims for side in claim.sides if side not in known]
         unknown += [claim.on for claim in self.claims if claim.on not in self.measure]
         return f"claims: '{unknown[0]}' is not compared" if unknown else ""
@@ -194,12 +215,20 @@ class Plan:
         return f"runs of another '{changed[0]}' than this study's" if changed else ""
 
 
-def runs_of(plan: Plan, best: Mapping[str, Mapping[str, Any]]) -> Iterator[PlannedRun]:
+def _span(values: Iterable[int]) -> str:
+    """Format the range of some numbers."""
+    known = sorted(values)
+    return " to ".join(f"{value:,}" for value in dict.fromkeys(known[:1] + known[-1:]))
+
+
+def runs_of(
+    plan: Plan, best: Mapping[str, Mapping[str, Any]], tuning: Callable[[Arm], list[PlannedRun]] | None = None
+) -> Iterator[PlannedRun]:
     """Yield the tuning runs, then the runs of each tuned arm, seed by seed."""
     for arm in plan.trained:
-        yield from plan.tuning(arm)
+        yield from (tuning or plan.tuning)(arm)
     for seed in plan.seeds:
         for arm in plan.trained:
-            if arm.name in best:
+            if arm.name in best and seed in plan.seeds_of(arm):
                 yield PlannedRun(arm.name, seed, best[arm.name])
                 yield from (PlannedRun(arm.name, seed, best[arm.name], probe) for probe in plan.probes)

@@ -137,10 +137,11 @@ def _changes(folder: Path, before: Plan, after: Plan) -> Iterator[str]:
     sides = [
         {
             "seeds": list(plan.seeds),
-            "variants": [arm.name for arm in plan.arms],
+            "variants": [arm.name for arm in plan.arms if not arm.stage],
+            "design": plan.design.asked if plan.design else {},
             "measure": list(plan.measure),
             "claims": [f"{claim.says} on {claim.on}" for claim in plan.claims],
-            "tune": [dict(values) for values in plan.grid],
+            "tune": [*(dict(values) for values in plan.grid), *plan.more],
             "equal_within": dict(plan.equal_within),
         }
         for plan in (before, after)

@@ -41,21 +41,16 @@ PRELOADED = [
 
 def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str, Any], out: Path) -> list[str]:
     """Return the arguments of `tfkit train` that start or continue a run."""
-    words = ["train", source.file]
-    for name in variants:
-        words += ["--variant", name]
-    for text in (*source.sets, *texts_of(values)):
-        words += ["--set", text]
-    for name in source.imports:
-        words += ["--import", name]
-    return [*words, *(["--trust"] if source.trust else []), "--out", str(out), "--resume"]
+    options = {"--variant": variants, "--set": (*source.sets, *texts_of(values)), "--import": source.imports}
+    words = [word for option, texts in options.items() for text in texts for word in (option, text)]
+    return ["train", source.file, *words, *["--trust"] * source.trust, "--out", str(out), "--resume"]
 
 
 class Job:
     """A command of tfkit in a process of its own, with its output in `log`."""
 
     def __init__(self, words: Sequence[str], log: Path, threads: int | None = None) -> None:
-        environment = {**os.environ, **({} if threads is None else dict.fromkeys(THREADS, str(threads)))}
+        environment = os.environ | ({} if threads is None else dict.fromkeys(THREADS, str(threads)))
         self._process = CONTEXT.Process(target=_run, args=(list(words), log.absolute(), environment, threads))
 
     def start(self) -> None:
@@ -158,7 +153,7 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         out, log = Path(place) / "run", Path(place) / "log.txt"
         began = time.perf_counter()
         job = Job(command_of(source, arm.variants, values, out), log)
-        before = {number: signal.signal(number, _stop) for number in SIGNALS}
+        before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
         try:
             job.start()
             status = job.wait()
@@ -169,27 +164,16 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
             for number, handler in before.items():
                 signal.signal(number, handler)
         whole = time.perf_counter() - began
-        if status and not _has_diverged(out):
+        history = read_history(RunFolder(out)) if status else None
+        has_diverged = history is not None and history.diverged is not None and (out / METRICS).is_file()
+        if status and not has_diverged:  # other tuned values may prevent that
             raise RunError(f"'{arm.name}' cannot be trained: {failure(log)}")
         lines = [json.loads(line) for line in good_lines(read_bytes(out / METRICS))[0]]
         return _timing(lines, whole)
 
 
-def _has_diverged(out: Path) -> bool:
-    """True if training began and diverged, which other tuned values may prevent."""
-    history = read_history(RunFolder(out))
-    return history is not None and history.diverged is not None and (out / METRICS).is_file()
-
-
 def _timing(lines: list[dict[str, float]], whole: float) -> Timing:
-    read = [
-        lines[0]["tokens"],
-        *(after["tokens"] - before["tokens"] for before, after in pairwise(lines)),
-    ]
+    read = [lines[0]["tokens"], *(after["tokens"] - before["tokens"] for before, after in pairwise(lines))]
     seconds = [tokens / line["tokens_per_second"] for tokens, line in zip(read, lines, strict=True)]
     each = median(seconds[WARM:] or seconds)
     return Timing(each, sum(read) / len(read), max(0.0, whole - sum(seconds)))
-
-
-def _stop(number: int, _: object) -> None:
-    raise KeyboardInterrupt

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfkit.core.errors import RunError
-from tfkit.runs.folder import METRICS, RunFolder
-from tfkit.runs.history import good_lines
-from tfkit.storage.files import read_bytes, read_json
-from tfkit.studies.board import Board, count_in
-from tfkit.studies.plan import EXACT, Plan, PlannedRun
-from tfkit.studies.run_list import is_score
-from tfkit.studies.settings import BASELINE, PaperClaim
+from tfkit.studies.board import count_in
+from tfkit.studies.design import aliases
+from tfkit.studies.design_section import BASELINE, DesignPlan
+from tfkit.studies.effects import Effect, confirmed, effects, interactions
+from tfkit.studies.plan import CONFIRM, EXACT, SCREEN
+from tfkit.studies.settings import PaperClaim
 from tfkit.studies.statistics import (
     Comparison,
     Pool,
@@ -34,9 +30,14 @@ from tfkit.studies.statistics import (
 )
 
 FORMAT = 1
+Key = tuple[str, str, str]  # of a comparison: arm, against, measure
+WITHOUT = "without"  # what an option of a design is compared with
 RESULTS = "results.json"
-UNFINISHED = "not all planned runs have ended"
+UNFINISHED, NOT_CHOSEN = "not all planned runs have ended", "the screen did not choose it"
 LOST = ("diverged", "failed")
+REFUTED = ("not held", "reversed", "not replicated")  # the last two in a study done again
+# reservations about verdicts
+CHANGED, EARLY, UNTUNED, EDGE = "plan changed", "seen before the plan", "untuned", "best at the edge"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Cell:
     examples: Mapping[str, int] = field(default_factory=dict)
     lost: Sequence[str] = ()
     tokens: int = 0  # read
+    tuned: Mapping[str, object] = field(default_factory=dict)
 
     def has_lost(self, measure: str) -> bool:
         """True if the measure has no value because the run or its probe diverged or failed."""
@@ -74,7 +76,28 @@ class ArmResult:
     parameters: int = 0
     flops: int = 0
     cache_bytes: int = 0
-    size: str = ""  # name in study.sizes
+    size: str = ""  # name in study.sizes, its budget, or both: small-300
+    early: bool = False  # runs began before the plan was made
+    tried: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+    steps: int = 0
+    stage: str = ""  # of a design's cell: screen or confirm
+    options: tuple[str, ...] = ()  # of a design's cell
+    tries: tuple[Cell, ...] = ()  # tuning runs
+
+    @property
+    def place(self) -> str:
+        """Size and budget in words: small, 300 steps."""
+        name, _, steps = self.size.rpartition("-")
+        words = [name] * bool(name) + [f"{self.steps:,} steps"]
+        return ", ".join(words) if steps == str(self.steps) else self.size
+
+    @property
+    def edge(self) -> str:
+        """Tuned values that are the smallest or largest tried; empty if the arm diverged with all."""
+        numbers = {key: [one for one in values if type(one) in (int, float)] for key, values in self.tried.items()}
+        ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
+        is_known = any(cell.state == "done" for cell in self.cells)
+        return ", ".join(f"{key}={one}" for key, one in self.tuned.items() if is_known and one in ends.get(key, ()))
 
     def exact(self, measure: str) -> int:
         """Return a measure that is equal for all seeds; 0 if unknown."""
@@ -104,6 +127,19 @@ class ClaimResult:
 
 
 @dataclass(frozen=True)
+class DesignResults:
+    """Results of a design besides the comparisons of its options; effects are there when their stage has ended."""
+
+    runs: Mapping[str, tuple[int, int]]  # by stage: ended, planned
+    chosen: Sequence[str]
+    excluded: Sequence[Sequence[str]]  # options that no valid recipe combines
+    diverged: Mapping[str, Sequence[int]]  # by option: runs with it, of; without it, of
+    aliases: Mapping[str, Sequence[str]]  # what the effect of an option cannot be told from in the screen
+    effects: Mapping[str, Sequence[Effect]]  # in the screen, by measure
+    interactions: Mapping[str, Sequence[Effect]]  # of two chosen options in the fresh runs, by measure
+
+
+@dataclass(frozen=True)
 class StudyContext:
     """Description of a study that its results are reported with: name, question, claims, and state of the plan."""
 
@@ -116,6 +152,8 @@ class StudyContext:
     changed: tuple[str, ...] = ()  # changes of the plan after results were seen
     planned: bool = False  # verdicts wait for all runs
     tune: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # values tried in tuning, by key
+    tuned_by: str = ""  # measure that tuning goes by
+    early: Mapping[str, str] = field(default_factory=dict)  # starts of the runs that began before the plan was made
 
 
 @dataclass(frozen=True)
@@ -127,6 +165,7 @@ class Results(StudyContext):
     rising: tuple[str, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     claims: tuple[ClaimResult, ...] = ()
+    design: DesignResults | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -147,19 +186,18 @@ class Results(StudyContext):
     @property
     def at_the_edge(self) -> dict[str, str]:
         """Tuned values by variant that are the smallest or largest value tried; a better value may lie beyond."""
-        numbers = {key: [one for one in values if isinstance(one, int | float)] for key, values in self.tune.items()}
-        ends = {key: (min(tried), max(tried)) for key, tried in numbers.items() if len(tried) > 1}
-        edges = {
-            arm.name: [f"{key}={value}" for key, value in arm.tuned.items() if value in ends.get(key, ())]
-            for arm in self.own
-            if next(iter(arm.values(self.measure[0]).values()), None) is not None  # not all values diverged
-        }
-        return {name: ", ".join(values) for name, values in edges.items() if values}
+        return {arm.name: arm.edge for arm in self.own if arm.edge}
 
     @property
     def own(self) -> list[ArmResult]:
         """Arms with their own runs."""
         return [arm for arm in self.arms if not arm.same_as]
+
+    @property
+    def shown(self) -> list[ArmResult]:
+        """Arms with their own runs; of a design, the baseline, and the confirmed options, without runs."""
+        options = dict.fromkeys(one.arm for one in self.comparisons)
+        return [self.arms[0], *(ArmResult(name, ()) for name in options)] if self.design else self.own
 
     @property
     def noise(self) -> dict[str, Spread | None]:
@@ -172,8 +210,14 @@ class Results(StudyContext):
         all_compared = (*self.comparisons, *(one.comparison for one in self.claims))
         return len({(frozenset({one.arm, one.against}), one.measure) for one in all_compared if one.p is not None})
 
+    @property
+    def is_refuted(self) -> bool:
+        """True if a claim did not hold, or runs were altered."""
+        return bool(self.altered) or any(one.verdict in REFUTED for one in self.claims)
+
     def as_data(self) -> dict[str, Any]:
         """Return the contents of results.json."""
+        seen = {arm.name: {"size": arm.size or None, "steps": arm.steps} for arm in self.arms}
         return {
             "format": FORMAT,
             "study": self.name,
@@ -184,7 +228,10 @@ class Results(StudyContext):
             "arms": [self._arm_data(arm) for arm in self.arms],
             "noise": {name: None if found is None else asdict(found) for name, found in self.noise.items()},
             "tested": self.tested,
-            "comparisons": [asdict(one) | {"words": one.words()} for one in self.comparisons],
+            "comparisons": [
+                asdict(one) | {"words": one.words()} | seen.get(one.arm, seen[self.arms[0].name])
+                for one in self.comparisons
+            ],
             "claims": [
                 {**one.claim.model_dump(), "verdict": one.verdict, "comparison": asdict(one.comparison)}
                 for one in self.claims
@@ -192,8 +239,11 @@ class Results(StudyContext):
             "failed": dict(self.failed),
             "altered": dict(self.altered),
             "plan_changed": list(self.changed),
+            "seen_before_the_plan": dict(self.early),
             "tune": {key: list(values) for key, values in self.tune.items()},
+            "tuned_by": self.tuned_by,
             "at_the_edge": self.at_the_edge,
+            **({"design": asdict(self.design)} if self.design else {}),
         }
 
     def _arm_data(self, arm: ArmResult) -> dict[str, Any]:
@@ -204,6 +254,7 @@ class Results(StudyContext):
             "same_as": arm.same_as or None,
             "solved": dict(arm.solved),
             "tuned": dict(arm.tuned),
+            "tried": {key: list(values) for key, values in arm.tried.items()},
             "parameters": arm.parameters,
             "flops_per_token": arm.flops,
             "cache_bytes": arm.cache_bytes,
@@ -216,42 +267,106 @@ class Results(StudyContext):
 
 
 def results_of(
-    context: StudyContext, arms: Sequence[ArmResult], measure: Sequence[str], rising: Sequence[str]
+    context: StudyContext,
+    arms: Sequence[ArmResult],
+    measure: Sequence[str],
+    rising: Sequence[str],
+    design: DesignPlan | None = None,
 ) -> Results:
-    """Compare all arms with the first one on every noisy measure, and judge the claims."""
+    """Compare all arms with the first one on every noisy measure, or a design by options, and judge the claims."""
     by_name = {arm.name: by for arm in arms for by in arms if by.name == (arm.same_as or arm.name)}
-    bases = {arm.size: arm.name for arm in reversed(arms)}
-    pairs = [
-        (arm.name, bases[arm.size], one)
-        for arm in arms
-        if not arm.same_as and arm.name != bases[arm.size]
-        for one in measure
-        if one not in EXACT
-    ]
-    sides = [(*(by_name[side].name for side in claim.sides), claim.on) for claim in context.stated]
-    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
+    names, bases = {name: arm.name for name, arm in by_name.items()}, {arm.size: arm.name for arm in reversed(arms)}
+    noisy, own = [one for one in measure if one not in EXACT], [arm for arm in arms if arm.stage != SCREEN]
 
     @cache
     def table(sizes: frozenset[str], measure: str) -> Table:
-        return Table.of([arm for arm in arms if not arm.same_as and arm.size in sizes], measure, context, rising)
+        return Table.of([arm for arm in own if not arm.same_as and arm.size in sizes], measure, context, rising)
 
-    sizes = [frozenset({by_name[arm].size, by_name[against].size}) for arm, against, _ in family]
-    found = [table(own, one).compared(arm, against) for own, (arm, against, one) in zip(sizes, family, strict=True)]
-    comparisons = judged(found, rising)
-    known = {(one.arm, one.against, one.measure): one for one in comparisons}
-    judged_claims = []
-    for claim, (smaller, larger, on) in zip(context.stated, sides, strict=True):
-        one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
-        shown = _turned(one) if claim.is_greater else one
-        judged_claims.append(ClaimResult(claim, shown, claim_verdict(one, on in rising)))
+    def compare(arm: str, against: str, measure: str) -> Comparison:
+        if design is not None:
+            missing = NOT_CHOSEN if design.chosen else UNFINISHED
+            return known.get((arm, against, measure), Comparison(arm, against, measure, 0, 0, problem=missing))
+        return table(frozenset({by_name[arm].size, by_name[against].size}), measure).compared(arm, against)
+
+    others = [arm.name for arm in arms if not arm.same_as and arm.name != bases[arm.size]]
+    pairs = [(name, bases[by_name[name].size], one) for name in others for one in noisy]
+    known, of_design = dict[Key, Comparison](), None
+    if design is not None:
+        known, of_design = _by_option(arms, [table(frozenset({""}), one) for one in noisy], design)
+        pairs, names = list(known), {BASELINE: WITHOUT}
+    sides = [(*(names.get(side, side) for side in claim.sides), claim.on) for claim in context.stated]
+    family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
+    comparisons = [
+        replace(one, mark="; ".join(_marks(one, context, own if design else [by_name[one.arm], by_name[one.against]])))
+        for one in judged([compare(*key) for key in family], rising)
+    ]
     return Results(
         **vars(context),
         arms=tuple(arms),
         measure=tuple(measure),
         rising=tuple(rising),
         comparisons=tuple(comparisons[: len(pairs)]),
-        claims=tuple(judged_claims),
+        claims=tuple(_claims(context.stated, sides, comparisons, rising)),
+        design=of_design,
     )
+
+
+def _by_option(
+    arms: Sequence[ArmResult], tables: Sequence[Table], design: DesignPlan
+) -> tuple[dict[Key, Comparison], DesignResults]:
+    """Compare the fresh runs with each chosen option to those without it; `tables` has a table for each measure."""
+    screen, fresh = (
+        [(arm.options, cell) for arm in arms if arm.stage == stage for cell in arm.cells] for stage in (SCREEN, CONFIRM)
+    )
+    ended = [sum(cell.state != "waiting" for _, cell in runs) for runs in (screen, fresh)]
+    lost = [(own, cell.state == "diverged") for own, cell in (*screen, *fresh)]
+    sides = {one: [[gone for own, gone in lost if (one in own) == has] for has in (1, 0)] for one in design.options}
+    found, screened, pairs = list[Comparison](), dict[str, list[Effect]](), dict[str, list[Effect]]()
+    for table in tables:
+        name, noise = table.measure, [one for one in arms[0].values(table.measure).values() if one is not None]
+        before, after = (
+            ([own for own, _ in runs], [cell.scores.get(name) for _, cell in runs]) for runs in (screen, fresh)
+        )
+        problem = _altered(table.arms.values()) or table.problem
+        problem = problem or UNFINISHED * any(cell.state == "failed" for _, cell in fresh)  # it did not diverge
+        if ended[0] == len(screen):
+            screened[name] = effects(*before, design.options, noise=noise)
+        if design.chosen and not problem:
+            found += confirmed(name, *after, design.chosen, noise, table.scale)
+            pairs[name] = interactions(*after, design.chosen, noise)
+        else:
+            found += [Comparison(one, WITHOUT, name, 0, len(fresh), problem=problem) for one in design.chosen]
+    of_design = DesignResults(
+        {SCREEN: (ended[0], len(screen)), CONFIRM: (ended[1], len(fresh))},
+        design.chosen,
+        design.excluded,
+        {name: [count for side in own for count in (sum(side), len(side))] for name, own in sides.items()},
+        aliases([options for options, _ in screen], design.groups),
+        screened,
+        pairs,
+    )
+    return {(one.arm, one.against, one.measure): one for one in found}, of_design
+
+
+def _claims(
+    claims: Sequence[PaperClaim],
+    sides: Sequence[tuple[str, ...]],
+    comparisons: Sequence[Comparison],
+    rising: Sequence[str],
+) -> Iterator[ClaimResult]:
+    """Judge claims, whose smaller and larger side and measure are `sides`."""
+    known = {(one.arm, one.against, one.measure): one for one in comparisons}
+    for claim, (smaller, larger, on) in zip(claims, sides, strict=True):
+        one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
+        yield ClaimResult(claim, _turned(one) if claim.is_greater else one, claim_verdict(one, on in rising))
+
+
+def _marks(one: Comparison, context: StudyContext, sides: Sequence[ArmResult]) -> Iterator[str]:
+    """Yield the reservations about a verdict."""
+    yield from [CHANGED] * bool(context.changed)
+    yield from [EARLY] * any(arm.early for arm in sides)
+    if context.planned and one.verdict != "open":
+        yield from [EDGE if context.tune else UNTUNED] * (not context.tune or any(arm.edge for arm in sides))
 
 
 @dataclass(frozen=True)
@@ -296,109 +411,20 @@ class Table:
         lost, failed = result.lost, (arm.failed(self.measure), other.failed(self.measure))
         result = replace(result, runs=len(arm.cells), failed=failed[0], failed_against=failed[1])
         result = replace(result, diverged=lost[0] - failed[0], diverged_against=lost[1] - failed[1])
-        altered = [cell.folder for one in (arm, other) for cell in one.cells if cell.state == "altered"]
-        problem = f"{', '.join(altered)} {'was' if len(altered) == 1 else 'were'} altered" if altered else self.problem
+        problem = _altered([arm, other]) or self.problem
         return replace(result, p=None, problem=problem) if problem else result
+
+
+def _altered(arms: Iterable[ArmResult]) -> str:
+    altered = [cell.folder for arm in arms for cell in arm.cells if cell.state == "altered"]
+    return f"{', '.join(altered)} {'was' if len(altered) == 1 else 'were'} altered" if altered else ""
 
 
 def _turned(one: Comparison) -> Comparison:
     """Swap the sides of a comparison."""
-    return replace(
-        one,
-        arm=one.against,
-        against=one.arm,
-        mean=None if one.mean is None else -one.mean,
-        low=None if one.high is None else -one.high,
-        high=None if one.low is None else -one.low,
-        ahead=not one.ahead,
-        better=None if one.better is None else not one.better,
-        diverged=one.diverged_against,
-        diverged_against=one.diverged,
-        failed=one.failed_against,
-        failed_against=one.failed,
-    )
-
-
-def study_results(plan: Plan, folder: Path, failed: Mapping[str, str] | None = None) -> Results:
-    """Return the current results in a study's folder.
-
-    `failed` has the reasons of failed runs by name; None reads them from the last report in the folder.
-    """
-    failed = _known_failures(folder) if failed is None else failed
-    board = Board(plan, folder)
-    best, altered = board.best(), dict[str, str]()
-    arms = []
-    for arm in plan.arms:
-        own = plan.arm(arm.name)
-        tuned = best.get(own.name, plan.grid[0])
-        runs = [PlannedRun(own.name, seed, tuned) for seed in plan.seeds]
-        tuning = {run.name: board.altered(run) for run in plan.tuning(own)} if len(plan.grid) > 1 else {}
-        altered |= {name: why for name, why in tuning.items() if why}
-        made_of = " ".join([*arm.variants, *(f"{key}={value}" for key, value in arm.values.items())])
-        cells = tuple(_cell(board, run, failed, altered) for run in runs)
-        if any(tuning.values()):  # an altered run decided its tuned values
-            cells = tuple(replace(cell, state="altered", scores={}) for cell in cells)
-        arms.append(
-            ArmResult(
-                arm.name,
-                cells,
-                made_of if arm.name != BASELINE else made_of or "the recipe as it is",
-                arm.same_as,
-                arm.solved,
-                best.get(own.name, {}),
-                arm.parameters,
-                arm.flops,
-                arm.cache_bytes,
-                arm.size,
-            )
-        )
-    context = StudyContext(
-        plan.name, plan.about, plan.claims, plan.equal_within, failed, altered, plan.changed, True, plan.tune
-    )
-    return results_of(context, arms, plan.measure, plan.rising)
-
-
-def _known_failures(folder: Path) -> dict[str, str]:
-    """Return the failed runs of the last report; empty if there is none."""
-    try:
-        known = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
-    except RunError:
-        return {}
-    failed = known.get("failed") if isinstance(known, dict) else None
-    return {str(name): str(why) for name, why in failed.items()} if isinstance(failed, dict) else {}
-
-
-def _cell(board: Board, run: PlannedRun, failed: Mapping[str, str], altered: dict[str, str]) -> Cell:
-    """Return the result of a run; files that were altered are added to `altered`."""
-    folder = board.run_folder(run)
-    probes = {f"probe.{probe}": replace(run, probe=probe) for probe in board.plan.probes}
-    reasons = {one.name: why for one in (run, *probes.values()) if (why := board.altered(one))}
-    altered |= reasons
-    if reasons:
-        return Cell(run.seed, "altered", folder.path.name)
-
-    def state(one: PlannedRun) -> str:
-        own = board.state(one)
-        return "failed" if own == "waiting" and one.name in failed else own
-
-    states = {name: state(one) for name, one in probes.items()}
-    ended = state(run) if "waiting" not in states.values() or state(run) in LOST else "waiting"
-    lost = [name for name, own in states.items() if own in LOST]
-    history, scores = board.history(run), board.scores(run)
-    tokens = 0 if history is None else history.tokens
-    return Cell(run.seed, ended, folder.path.name, scores, curve_of(folder), board.examples(run), lost, tokens)
-
-
-def curve_of(folder: RunFolder) -> list[dict[str, float]]:
-    """Return the validation scores of a run with their steps."""
-    try:
-        lines, _ = good_lines(read_bytes(folder / METRICS))
-    except RunError:
-        return []
-    records = map(json.loads, lines)
-    points = [{name: value for name, value in record.items() if is_score(value)} for record in records]
-    return [
-        {name: value for name, value in point.items() if name in ("step", "tokens") or name.startswith("valid.")}
-        for point in points
-        if "step" in point and any(name.startswith("valid.") for name in point)
-    ]
+    mean, low, high = (None if value is None else -value for value in (one.mean, one.high, one.low))
+    sides: dict[str, Any] = {"arm": one.against, "against": one.arm}
+    sides |= {"failed": one.failed_against, "failed_against": one.failed}
+    sides |= {"diverged": one.diverged_against, "diverged_against": one.diverged, "ahead": not one.ahead}
+    better, bounds = None if one.better is None else not one.better, one.bounds and [-end for end in one.bounds[::-1]]
+    return replace(one, **sides, mean=mean, low=low, high=high, better=better, bounds=bounds)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from tfkit.core.errors import RunError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.core.synonyms import nearest
-from tfkit.recipe.text.dialect import resolve
+from tfkit.recipe.text.condition import Condition
 from tfkit.recipe.text.node import Node, inline
 from tfkit.recipe.text.source import read
 from tfkit.reports.parts_table import rows, say
@@ -28,15 +26,6 @@ from tfkit.training.progress import duration
 
 LARGEST = 1e30  # maximum score; NaN and infinity are excluded
 COLUMNS = ("run", "status", "step", "valid.loss", "tokens_per_second", "time")  # default columns of the table
-OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-CONDITION = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
 @dataclass(frozen=True)
@@ -48,18 +37,18 @@ class RunRow:
     problem: str = ""  # reason why it cannot be read
 
     @cached_property
-    def settings(self) -> dict[str, list[Any]]:
+    def settings(self) -> dict[str, list[object]]:
         """Return the values of resolved.yaml by dotted key, several for keys in lists. A part counts as its type."""
         try:
             root, _ = read(self.folder / RESOLVED)
-        except RunError:
+        except RecipeError:
             return {}
-        values: dict[str, list[Any]] = {}
+        values: dict[str, list[object]] = {}
         for path, value in _leaves(root, ""):
             values.setdefault(path, []).append(value)
         return values
 
-    def lookup(self, key: str) -> list[Any]:
+    def lookup(self, key: str) -> list[object]:
         """Return the values of a column, or of the outermost settings whose dotted key equals or ends in `key`.
 
         For example, `norm` selects the norm of the layers, not one within an attention. Values `none` are dropped,
@@ -74,8 +63,7 @@ class RunRow:
 
     def shown(self, key: str) -> str:
         """Format a column."""
-        values = list(dict.fromkeys(map(_word, self.lookup(key))))
-        return ", ".join(values)
+        return ", ".join(dict.fromkeys(map(_word, self.lookup(key))))
 
 
 def runs_in(folders: Sequence[Path]) -> list[RunRow]:
@@ -149,7 +137,7 @@ def _of_history(history: History | None, known: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _of_progress(progress: Progress | None) -> dict[str, Any]:
+def _of_progress(progress: Progress | None) -> dict[str, object]:
     if progress is None:
         return {}
     best = progress.scores or ({} if progress.best is None else {"loss": progress.best})
@@ -193,7 +181,7 @@ def _leaves(node: Node, path: str) -> Iterator[tuple[str, Any]]:
         yield path, node.value
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4f}" if 0.001 <= abs(value) < 1e6 else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
@@ -201,49 +189,15 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else inline(value)
 
 
-@dataclass(frozen=True)
-class Condition:
-    """Filter for listed runs: `norm=rms_norm`, `valid.loss<2`."""
-
-    key: str
-    sign: str
-    value: Any
-    text: str = field(compare=False)
-
-    @classmethod
-    def of(cls, text: str) -> Condition:
-        """Parse a condition; raise UsageError if it is malformed."""
-        match = CONDITION.fullmatch(text)
-        if match is None:
-            raise UsageError(f"--where {text!r}: write a key, one of {' '.join(OPERATORS)}, and a value: norm=rms_norm")
-        try:
-            value = resolve(match[3])
-        except ValueError:
-            value = match[3]
-        if match[2] not in ("=", "!=") and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise UsageError(f"--where {text!r}: {match[2]} compares with a number, not with {match[3]!r}")
-        return cls(match[1], match[2], value, text)
-
-    def holds(self, row: RunRow) -> bool:
-        """True if any value of the run satisfies the condition; for `!=`, if all values do."""
-        answers = [self._compared(value) for value in row.lookup(self.key)]
-        return all(answers) if self.sign == "!=" else any(answers)
-
-    def _compared(self, value: Any) -> bool:
-        if isinstance(value, bool) is not isinstance(self.value, bool):  # in Python, True == 1
-            return self.sign == "!="
-        try:
-            return OPERATORS[self.sign](value, self.value)
-        except TypeError:  # a word cannot be compared with a number
-            return False
-
-
 def selected(runs: Sequence[RunRow], conditions: Iterable[str], by: str | None, reverse: bool) -> list[RunRow]:
     """Return the runs that satisfy all conditions, sorted by a key, those without the key last."""
-    filters = [Condition.of(text) for text in conditions]
+    try:
+        filters = [Condition.of(text) for text in conditions]
+    except ValueError as error:
+        raise UsageError(f"--where {error}") from None
     for key, option in [(one.key, f"--where {one.text}") for one in filters] + ([(by, f"--sort {by}")] if by else []):
         check_key(runs, key, option)
-    kept = [row for row in runs if all(one.holds(row) for one in filters)]
+    kept = [row for row in runs if all(one.holds(row.lookup(one.key)) for one in filters)]
     if by is None:
         return kept[::-1] if reverse else kept
     sortable = [row for row in kept if row.lookup(by)]
@@ -254,8 +208,7 @@ def selected(runs: Sequence[RunRow], conditions: Iterable[str], by: str | None, 
 
 def _order(value: Any) -> tuple[bool, Any]:
     """Return the sort key, which puts numbers before words."""
-    is_number = isinstance(value, (int, float))
-    return (False, value) if is_number else (True, _word(value))
+    return (False, value) if isinstance(value, int | float) else (True, _word(value))
 
 
 def check_key(runs: Sequence[RunRow], key: str, option: str) -> None:
@@ -273,7 +226,7 @@ def columns_of(runs: Sequence[RunRow]) -> list[str]:
     return list(dict.fromkeys(name for row in runs for name in row.values))
 
 
-def as_data(runs: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, Any]]:
+def as_data(runs: Sequence[RunRow], columns: Sequence[str]) -> list[dict[str, object]]:
     """Return the runs for --json and --csv with exact figures."""
     return [{name: _exact(row.lookup(name)) for name in columns} for row in runs]
 

@@ -98,10 +98,8 @@ def is_trained(folder: Path) -> bool:
     """True if a process is training in the run folder."""
     try:
         FolderLock.take(folder, None).release()
-    except FolderBusy:
-        return True
-    except (FileNotFoundError, RunError):
-        pass
+    except (FileNotFoundError, RunError) as error:
+        return isinstance(error, FolderBusy)
     return False
 
 
@@ -132,27 +130,22 @@ class StudyProgress:
     jobs: int = 1
 
     @property
-    def plan(self) -> Plan:
-        """Plan of the study."""
-        return self.board.plan
-
-    @property
-    def runs(self) -> list[PlannedRun]:
-        """The runs known so far."""
-        return self.board.runs()
+    def total(self) -> int:
+        """Number of all runs, with the tuned values beyond the grid that are known so far."""
+        plan = self.board.plan
+        return plan.most_runs + sum(len(self.board.tuning(arm)) - len(plan.tuning(arm)) for arm in plan.trained)
 
     def left(self) -> float | None:
         """Estimate the remaining seconds; None if unknown."""
         ratio = sum(self.seconds) / len(self.seconds) if self.seconds else 1.0
-        open_runs = [run for run in self.runs if self.board.state(run) == "waiting" and run not in self.failed]
-        unknown = self.plan.most_runs - len(self.runs)
-        each = [self.plan.seconds(self.plan.arm(run.arm)) for run in open_runs]
-        if any(seconds is None for seconds in each):
+        plan, runs = self.board.plan, self.board.runs()
+        unended = [run for run in runs if self.board.state(run) == "waiting" and run not in self.failed]
+        if unended and not plan.timing.seconds_per_step:
             return None
-        known = sum(seconds or 0.0 for seconds in each)
-        mean = sum(self.plan.seconds(arm) or 0.0 for arm in self.plan.trained) / len(self.plan.trained)
+        known = sum(plan.seconds(plan.arm(run.arm)) or 0.0 for run in unended)
+        mean = sum(plan.seconds(arm) or 0.0 for arm in plan.trained) / len(plan.trained)
         spent = sum(time.monotonic() - worker.began for worker in self.workers)
-        return max(0.0, (known + unknown * mean) * ratio - spent) / self.jobs
+        return max(0.0, (known + (self.total - len(runs)) * mean) * ratio - spent) / self.jobs
 
 
 class Runner:
@@ -201,7 +194,7 @@ class Runner:
         """Start runs up to the limit; return True if another process works on a remaining run."""
         elsewhere = False
         busy = {worker.run for worker in self.progress.workers}
-        for run in self.progress.runs:
+        for run in self.board.runs():
             if len(self.progress.workers) >= self.progress.jobs:
                 break
             place, is_done = self.folder / RUNS / f"{run.name}.claim", self.board.state(run) != "waiting"
@@ -307,12 +300,11 @@ class Runner:
 def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
     """Return the command line of each remaining run known so far."""
     board = Board(plan, folder)
-    lines = []
-    for run in board.runs():
-        arm = plan.arm(run.arm)
-        if board.state(run) == "waiting":
-            lines.append(command_of(source, arm.variants, plan.values(run), board.run_folder(run).path))
-    return lines
+    return [
+        command_of(source, plan.arm(run.arm).variants, plan.values(run), board.run_folder(run).path)
+        for run in board.runs()
+        if board.state(run) == "waiting"
+    ]
 
 
 def announce(plan: Plan, jobs: int, console: Console) -> None:
@@ -345,30 +337,28 @@ class Watcher:
         """Print new events and update the table."""
         for event in progress.events[self._printed :]:
             self._printed += 1
-            left = progress.left()
-            ending = "" if left is None else f", {duration(left)} left"
-            self.console.print(Text(f"{printable(event)} ({summary(progress)}{ending})"), soft_wrap=True)
+            self.console.print(Text(f"{printable(event)} ({summary(progress)})"), soft_wrap=True)
         if self._live is not None:
             self._live.update(self._table(progress))
 
     def _table(self, progress: StudyProgress) -> Group:
-        plan = progress.plan
+        plan = progress.board.plan
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("variant", overflow="fold")
-        for seed in plan.seeds:
+        for seed in () if plan.design else plan.seeds:
             table.add_column(f"seed {seed}", justify="right")
+        for worker in progress.workers if plan.design else ():
+            table.add_row(f"{worker.run.name}  {_cell(progress, worker.run)}")
         best = progress.board.best()
-        for arm in plan.trained:
+        for arm in plan.trained if plan.design is None else ():
             cells = []
             for seed in plan.seeds:
                 tuned = best.get(arm.name)
-                runs = plan.tuning(arm) if tuned is None else [PlannedRun(arm.name, seed, tuned)]
+                runs = progress.board.tuning(arm) if tuned is None else [PlannedRun(arm.name, seed, tuned)]
                 known = tuned is not None or seed == plan.seeds[0]
                 cells.append(" ".join(_cell(progress, run) for run in runs) if known else ".")
             table.add_row(arm.name, *cells)
-        left = progress.left()
-        ending = "" if left is None else f", {duration(left)} left"
-        return Group(table, Text(f"{summary(progress)}{ending}", style="dim"))
+        return Group(table, Text(summary(progress), style="dim"))
 
 
 def _cell(progress: StudyProgress, run: PlannedRun) -> str:
@@ -376,17 +366,17 @@ def _cell(progress: StudyProgress, run: PlannedRun) -> str:
     if run in progress.failed:
         return "failed"
     if any(worker.run == run for worker in progress.workers):
-        return f"{100 * progress.board.step(run) // progress.plan.run_steps(run)} %"
+        return f"{100 * progress.board.step(run) // progress.board.plan.run_steps(run)} %"
     state = progress.board.state(run)
     if state == "done":
-        value = progress.board.scores(run).get(progress.plan.measure[0])
+        value = progress.board.scores(run).get(progress.board.plan.measure[0])
         return "done" if value is None else f"{value:.4g}"
     return "." if state == "waiting" else state
 
 
 def summary(progress: StudyProgress) -> str:
-    """Count the done, running and failed runs."""
-    states = [progress.board.state(run) for run in progress.runs]
-    ended = sum(state != "waiting" for state in states)
-    text = f"{ended} of {progress.plan.most_runs} done, {len(progress.workers)} running"
-    return text + (f", {len(progress.failed)} failed" if progress.failed else "")
+    """Count the done, running and failed runs, and estimate the time left."""
+    ended, left = sum(progress.board.state(run) != "waiting" for run in progress.board.runs()), progress.left()
+    text = f"{ended} of {progress.total} done, {len(progress.workers)} running"
+    text += f", {len(progress.failed)} failed" if progress.failed else ""
+    return text if left is None else f"{text}, {duration(left)} left"

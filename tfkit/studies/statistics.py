@@ -6,6 +6,7 @@ Functions on arrays accept leading batch axes, so that a test can simulate thous
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,19 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfkit.core.errors import optional
+from tfkit.core.machine import readable_bytes
 from tfkit.studies.settings import COSTS
 
 DIGITS = 4  # significant digits of a printed score
 LEVEL = 0.05  # family-wise error of a study
 POWER = 0.8
 EQUAL = 1e-9  # relative rounding tolerance
+SEEDS = 5  # number of seeds from which unequal spreads are noticed
 POINTS = 400  # number of points in the numerical integration of power
 MOST_SEEDS = 1000  # largest number of seeds considered in power calculations
 OUTLYING, LARGER, PAIR_LARGER = 1e-4, 0.05, 0.1  # F-test level at which an arm is excluded from the pool
+UNEVEN, NEIGHBOURS, SMALLEST = {2: 0.2, 3: 0.1, 4: 0.1, SEEDS: 0.01}, 10, 1e-4  # of `is_uneven`; level by seeds
 FINEST = 100_000  # examples up to which the step of a score is recognized from its values
 MOST_RANKED = 60  # largest number of runs for the exact rank sum test
 Array = NDArray[np.float64]
-Verdict = Literal["better", "worse", "within the noise", "equal", "open", "diverged"]
+Verdict = Literal["better", "worse", "cannot tell", "equal", "open", "diverged"]
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,12 @@ class Comparison:
     failed: int = 0
     failed_against: int = 0
     margin: float | None = None
+    bounds: list[float] | None = None  # of the true difference
+    give: int = 0  # number of seeds that the arm should have; 0 if it has enough
     problem: str = ""
+    mark: str = ""  # reservation that follows the verdict
     better: bool | None = None  # None if p_holm is not below the level
     verdict: Verdict = "open"
-
-    @property
-    def is_identical(self) -> bool:
-        """True if all differences are equal, so that their spread is unknown."""
-        return self.n > 1 and self.p is None and not self.problem
 
     @property
     def lost(self) -> tuple[int, int]:
@@ -114,16 +116,40 @@ class Comparison:
 
     def words(self) -> str:
         """Describe the verdict."""
+        return self._verdict_words() + self.ending
+
+    @property
+    def ending(self) -> str:
+        """The reservation, as it follows a verdict."""
+        return f"; {self.mark}" if self.mark else ""
+
+    def _verdict_words(self) -> str:
+        given = [f"give it {self.give} seeds"] * bool(self.give)
         lost = {"diverged in": self.diverged, "failed in": self.failed}
-        lost |= {f"{self.against} diverged in": self.diverged_against, f"{self.against} failed in": self.failed_against}
+        against = "without it" if self.against == "without" else self.against  # an option of a design
+        lost |= {f"{against} diverged in": self.diverged_against, f"{against} failed in": self.failed_against}
         counts = [f"{what} {count} of {self.runs}" for what, count in lost.items() if count]
         if self.verdict == "diverged":
-            return ", ".join(counts)
+            return ", ".join(counts + given)
         if self.verdict == "open":
-            pairs = "identical differences" if self.is_identical else f"{self.n} pair{'s' * (self.n != 1)} of runs"
-            return f"open: {', '.join([self.problem] * bool(self.problem) + counts or [pairs])}"
-        word: str = f"equal within {self.margin:g}" if self.verdict == "equal" else self.verdict
-        return ", ".join([word, *counts])
+            is_same = self.n > 1 and self.p is None
+            pairs = "identical differences" if is_same else f"{self.n} pair{'s' * (self.n != 1)} of runs"
+            why = [self.problem] if self.problem else []
+            return f"open: {', '.join([*why, *(counts or [pairs] * (not why)), *given])}"
+        needed = f" (would need {number(self.measure, self.seen)})"
+        more = {"equal": f" within {self.margin or 0:g}", "cannot tell": needed}
+        return ", ".join([self.verdict + more.get(self.verdict, ""), *counts, *given])
+
+
+def number(measure: str, value: float | None) -> str:
+    """Format a value of a measure."""
+    if value is None:
+        return ""
+    if measure == "peak_memory":
+        return readable_bytes(round(value))
+    if measure == "seconds":
+        return f"{value:,.1f}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -145,6 +171,7 @@ def pooled(values: Array, floor: float = 0.0) -> Pool:
     `floor` is the minimum standard deviation of a difference, used when comparing the spreads of arms.
     """
     seeds, inside = values.shape[-1], np.ones(values.shape[:-1])
+    but_one: Array | None = None  # all arms but the most outlying one
     fisher = _scipy_stats().f
     while True:
         arms = inside.sum(-1, keepdims=True)  # [..., 1]
@@ -159,9 +186,42 @@ def pooled(values: Array, floor: float = 0.0) -> Pool:
         p = np.where((inside > 0) & (arms > 2) & (own > 0), p, 1.0)
         outlying = (p < OUTLYING) & (p == p.min(-1, keepdims=True))
         if not outlying.any():
-            freedom = (arms - 1) * (seeds - 1)
-            return Pool((total / freedom)[..., 0], freedom[..., 0], (inside > 0) & (p > LARGER))
+            freedom, fits = (arms - 1) * (seeds - 1), (inside > 0) & (p > LARGER)
+            uneven = is_uneven(values, inside if but_one is None else but_one, floor)
+            return Pool((total / freedom)[..., 0], freedom[..., 0], fits & ~uneven[..., None])
         inside = inside * ~outlying
+        but_one = inside if but_one is None else but_one
+
+
+def is_uneven(values: Array, inside: Array, floor: float = 0.0) -> NDArray[np.bool_]:
+    """True if differences of the arms `inside` vary too unequally over seeds to pool them, as near copies do, [...].
+
+    The statistic is Bartlett's (1937), over pairs of arms up to NEIGHBOURS apart; its distribution is simulated.
+    """
+    seeds, counts = values.shape[-1], inside.sum(-1).astype(int)
+    level = UNEVEN.get(seeds, UNEVEN[SEEDS])
+    limits = {arms: np.quantile(_even(arms, seeds), 1 - level) for arms in np.unique(counts) if arms > 2}
+    most: Array = np.vectorize(lambda arms: limits.get(arms, math.inf))(counts)
+    return _unevenness(values, inside, floor) > most
+
+
+@lru_cache(256)
+def _even(arms: int, seeds: int) -> Array:
+    """Draw the unevenness of arms that are normal with equal spreads."""
+    draws = max(200, min(1000, 50_000 // arms))
+    return _unevenness(np.random.default_rng(0).normal(size=(draws, arms, seeds)), np.ones((draws, arms)))
+
+
+def _unevenness(values: Array, inside: Array, floor: float = 0.0) -> Array:
+    centered, arms = values - values.mean(-1, keepdims=True), values.shape[-2]
+    shifts = range(1, min(arms // 2, NEIGHBOURS) + 1)
+    squares = np.concatenate([((centered - np.roll(centered, by, -2)) ** 2).sum(-1) for by in shifts], -1)
+    weights = np.concatenate([inside * np.roll(inside, by, -1) for by in shifts], -1)
+    weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1)
+    mean = np.maximum((weights * squares).sum(-1, keepdims=True), max(floor**2, 1e-300))
+    squares = np.maximum(squares, np.maximum(SMALLEST * mean, floor**2))
+    statistic: Array = np.log(mean[..., 0]) - (weights * np.log(squares)).sum(-1)
+    return statistic
 
 
 def standard_error(differences: Array, pool: Pool | None, fits: Any, floor: float = 0.0) -> tuple[Any, Any, Any]:
@@ -204,7 +264,8 @@ def compared(
     digit. `pool.fits` has an entry for each of the two arms.
     """
     seeds = [seed for seed in values if values[seed] is not None and reference.get(seed) is not None]
-    differences = np.array([float(values[seed] or 0.0) - float(reference[seed] or 0.0) for seed in seeds])
+    ours, theirs = ([float(side[seed] or 0.0) for seed in seeds] for side in (values, reference))
+    differences = np.array(ours) - np.array(theirs)
     lost = [sum(value is None for value in side.values()) for side in (values, reference)]
     result = Comparison(arm, against, measure, len(seeds), len(values), diverged=lost[0], diverged_against=lost[1])
     result = replace(result, margin=scale.margin, mean=float(differences.mean()) if seeds else None)
@@ -213,7 +274,7 @@ def compared(
         return replace(result, by_rank=True, p=p, ahead=ahead)
     if len(seeds) < 2:
         return result
-    largest = max(abs(float(side[seed] or 0.0)) for side in (values, reference) for seed in seeds)
+    largest = max(map(abs, (*ours, *theirs)))
     fits = pool is not None and bool(pool.fits.all())
     error, freedom, is_pooled = standard_error(differences, pool, fits, max(scale.step, half_digit(largest)))
     unknown = pool is None or math.sqrt(pool.variance) <= EQUAL * largest
@@ -221,7 +282,19 @@ def compared(
         return replace(result, error=float(error), freedom=int(freedom))
     p = float(two_sided(result.mean, error, freedom))
     share = round(int(freedom) / (len(seeds) - 1)) + 1 if bool(is_pooled) else 0
-    return replace(result, error=float(error), freedom=int(freedom), pooled=share, p=p)
+    give = SEEDS if pool is not None and not share and len(seeds) < SEEDS else 0
+    bounds = bounds_of(measure, ours, theirs, scale.rising)
+    return replace(result, error=float(error), freedom=int(freedom), pooled=share, p=p, give=give, bounds=bounds)
+
+
+def bounds_of(measure: str, ours: Sequence[float], theirs: Sequence[float], rising: bool) -> list[float] | None:
+    """Return the bounds of the true difference of percentages, or, by their intervals, of means of at least 0."""
+    if min(*ours, *theirs) < 0:
+        return None
+    if rising and max(*ours, *theirs) <= 100 and not measure.endswith("tokens_per_second"):
+        return [-100.0, 100.0]
+    high, low = [found.high or 0.0 for side in (ours, theirs) if (found := spread(side)) is not None]
+    return [-low, high]
 
 
 def rank_sum_test(ours: Sequence[float | None], theirs: Sequence[float | None], rising: bool) -> tuple[float, bool]:
@@ -274,12 +347,15 @@ def judged(comparisons: Sequence[Comparison], rising: Sequence[str]) -> list[Com
     """
     adjusted = holm([one.p for one in comparisons])
     tests = sum(one.p is not None for one in comparisons)
+    needed = next(n for n in range(2, MOST_RANKED) if 2 * tests < LEVEL * math.comb(2 * n, n))  # for an exact rank test
     judgements = []
     for one, p in zip(comparisons, adjusted, strict=True):
         rises, ahead = one.measure in rising, one.ahead
         if not one.by_rank and one.mean is not None:
             ahead = (one.mean > 0) == rises
         one = replace(one, p_holm=p, better=ahead if p is not None and p < LEVEL else None)
+        if one.by_rank and one.better is None and one.diverged + one.diverged_against and sum(one.lost) < 2 * one.runs:
+            one = replace(one, give=needed if one.runs < needed else 0)
         if p is not None and not one.by_rank:
             one = _with_power(_with_interval(one, LEVEL / tests), LEVEL / tests)
         judgements.append(replace(one, verdict=_verdict(one)))
@@ -314,49 +390,54 @@ def _verdict(one: Comparison) -> Verdict:
         return "equal"
     if one.better is not None:
         return "better" if one.better else "worse"
-    return "open" if one.p is None or one.by_rank else "within the noise"
+    return "open" if one.p is None or one.by_rank else "cannot tell"
 
 
 def _with_interval(one: Comparison, level: float) -> Comparison:
-    """Add the interval at this level. It ends at 0 if 0 is only excluded by a later step of Holm's procedure."""
+    """Add the interval at this level, cut at `bounds`; 0 is an end if only a later step of Holm's excludes it."""
     mean, error = one.mean or 0.0, one.error or 0.0
     reach = float(_scipy_stats().t.isf(level / 2, one.freedom)) * error
     low, high = mean - reach, mean + reach
     if one.better is not None:
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
-    return replace(one, low=low, high=high)
+    least, most = one.bounds or [-math.inf, math.inf]
+    return replace(one, low=max(low, least), high=min(high, most))
 
 
 def _with_power(one: Comparison, level: float) -> Comparison:
     """Add the smallest difference with 80 % power at this level, and the seeds that the observed one needs."""
     error, mean, n = one.error or 0.0, abs(one.mean or 0.0), one.n
-    arms = one.freedom // (n - 1)  # degrees of freedom per additional seed
+    arms = max(1, one.freedom // max(1, n - 1))  # degrees of freedom per additional seed
 
     def is_enough(seeds: int) -> bool:
         return mean / (error * math.sqrt(n / seeds)) >= _shift(arms * (seeds - 1), level)
 
-    low, high = 1, 2
-    while not is_enough(high) and high <= MOST_SEEDS:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return replace(one, seen=error * _shift(one.freedom, level), seeds=high if high <= MOST_SEEDS else None)
+    seeds = bisect_left(range(MOST_SEEDS + 1), True, 2, key=is_enough)
+    return replace(one, seen=error * _shift(one.freedom, level), seeds=seeds if seeds <= MOST_SEEDS else None)
 
 
 @lru_cache(4096)
 def _shift(freedom: int, level: float) -> float:
     """Return the true difference in standard errors that a two-sided t test finds with 80 % power."""
-    stats, points = _scipy_stats(), (np.arange(POINTS) + 0.5) / POINTS
-    # quantiles of the ratio of the estimated to the true standard error
-    errors = np.sqrt(stats.chi2.ppf(points, freedom) / freedom)
-    bounds = float(stats.t.isf(level / 2, freedom)) * errors
-    low, high = 0.0, float(bounds.max()) + 10.0
-    normal = optional("scipy.special", "study", "intervals need").ndtr
+    low, high = 0.0, float(_bounds(freedom, level).max()) + 10.0
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if normal(middle - bounds).mean() >= POWER else (middle, high)
+        low, high = (low, middle) if power(middle, 1.0, freedom, level) >= POWER else (middle, high)
     return high
+
+
+def power(effect: float, error: float, freedom: int, level: float) -> float:
+    """Return the probability that a two-sided t test finds a true difference, with its sign."""
+    normal = optional("scipy.special", "study", "intervals need").ndtr
+    return float(normal(abs(effect) / error - _bounds(freedom, level)).mean())
+
+
+@lru_cache(4096)
+def _bounds(freedom: int, level: float) -> Array:
+    """Return quantiles of the least difference that a t test finds, in true standard errors."""
+    stats, points = _scipy_stats(), (np.arange(POINTS) + 0.5) / POINTS
+    bounds: Array = float(stats.t.isf(level / 2, freedom)) * np.sqrt(stats.chi2.ppf(points, freedom) / freedom)
+    return bounds
 
 
 def half_digit(value: float) -> float:

@@ -13,6 +13,7 @@ from tfkit.core.bounds import JOBS
 from tfkit.core.errors import UsageError, optional
 from tfkit.core.figures import Console
 from tfkit.storage.files import written_to
+from tfkit.studies.again import Again
 from tfkit.studies.arms import StudySource
 from tfkit.studies.compare import study_report
 from tfkit.studies.plan import EXACT, PLAN, Plan
@@ -52,20 +53,24 @@ class StudyRun:
     @property
     def runs(self) -> DataFrame:
         """Row for each run: its variant, seed, state, folder and scores."""
-        heads, rows = self.report.runs()
-        return _frame([dict(zip(heads, row, strict=True)) for row in rows]).set_index(["variant", "seed"])
+        rows: list[dict[str, object]] = [
+            {"variant": arm.name, "seed": cell.seed, "state": cell.state, "run": cell.folder, **cell.scores}
+            for arm in self.results.own
+            for cell in arm.cells
+        ]
+        return _frame(rows).set_index(["variant", "seed"])
 
     def _rows(self) -> Iterator[dict[str, object]]:
         comparisons = {(one.measure, one.arm): one for one in self.results.comparisons}
         for measure in self.results.measure:
-            for arm in self.results.own:
+            for arm in self.results.shown:
                 spread, one = arm.spread(measure), comparisons.get((measure, arm.name))
                 is_exact = measure in EXACT
                 compared = {"difference": "mean", "low": "low", "high": "high", "p": "p_holm"}
                 yield {
                     "measure": measure,
                     "variant": arm.name,
-                    "n": 0 if spread is None else spread.n,
+                    "n": 0 if (known := spread or one) is None else known.n,
                     "mean": float(arm.exact(measure)) if is_exact else getattr(spread, "mean", None),
                     "sd": None if is_exact else getattr(spread, "sd", None),
                     **{key: getattr(one, name, None) for key, name in compared.items()},
@@ -128,10 +133,28 @@ def train_study(
     source: StudySource, plan: Plan, folder: Path, jobs: int, console: Console | None
 ) -> StudyReport | None:
     """Train the remaining runs of a study and write its report; return None if it is stopped."""
+    failed = train_runs(source, plan, folder, jobs, console)
+    if failed is None:
+        return None
+    if isinstance(source, Again):
+        return source.report(plan, folder, failed)
+    report = study_report(read_plan(folder), folder, failed)  # a design's plan has grown
+    report.write(folder)
+    return report
+
+
+def train_runs(
+    source: StudySource, plan: Plan, folder: Path, jobs: int, console: Console | None
+) -> dict[str, str] | None:
+    """Train the remaining runs of a study; return the reasons of failed runs by name, None if it is stopped."""
     runner = Runner(source, plan, folder, jobs)
     with nullcontext() if console is None else Watcher(console) as watcher:
         if not runner.run(watcher.show if watcher else lambda _: None):
             return None
-    report = study_report(plan, folder, {run.name: why for run, why in runner.progress.failed.items()})
-    report.write(folder)
-    return report
+    if plan.design is not None and not plan.design.chosen:
+        plan = keep_plan(folder, make_plan(source, folder, timed=False))
+        if plan.design is not None and plan.design.chosen:  # the screen has ended
+            if console is not None:
+                announce(plan, jobs, console)
+            return train_runs(source, plan, folder, jobs, console)
+    return {run.name: why for run, why in runner.progress.failed.items()}

@@ -8,19 +8,72 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from tfkit.core.machine import readable_bytes
+from tfkit.core.output import counted
 from tfkit.reports.formats import latex
 from tfkit.studies.plan import EXACT
 from tfkit.studies.results import ArmResult, Results, StudyContext, Table
 from tfkit.studies.settings import at_size
-from tfkit.studies.statistics import LEVEL, Comparison, Spread, compared, judged, spread
+from tfkit.studies.statistics import LEVEL, SEEDS, Comparison, Spread, compared, judged, number, spread
 
 HELP = (
-    "The difference of each variant from the baseline of the same size, and how it changes from the smallest size to "
-    "the largest: the mean over seeds of the difference of differences, with its interval (t distribution, Bonferroni "
-    "over the rows). Holds: it is beyond the noise at both sizes, in the same direction, and does not shrink. Shrinks: "
-    "it is beyond the noise at the smallest size, and its change is beyond the noise in the other direction. Reverses: "
-    "it is beyond the noise at both sizes, in opposite directions. Cannot tell: anything else."
+    "The difference of each variant from the baseline of the same {size}, and how it changes from the smallest {size} "
+    "to the largest: the mean over seeds of the difference of differences, with its interval (t distribution, "
+    "Bonferroni over the rows). Holds: it is beyond the noise at both ends, in the same direction, and does not "
+    "shrink. Shrinks: it is beyond the noise at the smallest {size}, and its change is beyond the noise in the other "
+    "direction. Reverses: it is beyond the noise at both ends, in opposite directions. Cannot tell: anything else."
+)
+
+FIXED = (
+    "Each variant is compared with the baseline run by run: the same seed has the same order of data. The difference "
+    "is the mean over pairs. Its variance is pooled over the variants, about additive effects of variant and seed, "
+    "where their spreads agree (F tests), and is the pair's own otherwise, or for all pairs if these vary too "
+    "unequally over seeds to be pooled, as near copies of a variant do (Bartlett's statistic, simulated). With fewer "
+    "than 5 seeds a spread several times that of the others may be missed, and an equal mean be called different in "
+    f"more than {LEVEL:.0%} of studies: a row with its own variance says: give it {SEEDS} seeds. p is by the t test"
+)
+LEAST_P = 1e-4  # smaller p are not printed: they depend on the tails of a distribution that is only assumed
+POWERED = (
+    "80 % power from: the smallest difference that would be found with a probability of 80 %; seeds needed: the number "
+    "of seeds that gives the observed difference this power. "
+)
+RANKED = (
+    "Identical differences give no verdict. A run that diverged or failed ranks last, and a variant with such runs is "
+    "compared by the exact rank sum test (Wilcoxon 1945). ",
+    "An option with which more runs diverge or fail than without it, by that test, is worse for that alone. ",
+)  # of pairs, and of the options of a design
+FOREST = (
+    "A diamond is {diamond}, the bar its interval{dots}. The grey band is one standard deviation of the runs of "
+    "{baseline} to both sides; its own dots are its runs about their mean. The axis is cut at what can be read: an "
+    "arrow points to a difference, or an end of a bar, outside it."
+)
+CURVES = (
+    "A line is the mean over seeds, its band reaches from the least to the most of them. Differences far outside those "
+    "of most variants are cut."
+)
+EFFECTS = (
+    "An effect is the mean of the runs with an option minus the mean of the runs without it: an average over the other "
+    "options. The screen only chose which options to confirm; verdicts are by fresh runs alone."
+)
+PAIRS = "An interaction is the difference that one option makes to the effect of the other. It has no verdict."
+ALIASES = (
+    "An interaction of options may look like an effect of another one in the screen; (0.30): in part, as far as the "
+    "two correlate. Of many, the three closest are named. The fresh runs are another design."
+)
+HALF_NORMAL = (
+    "A dot is the effect of an option in the screen; filled: chosen. Without any effects the dots lie along the line, "
+    "and in 95 % of screens all within the band (Daniel 1959; t distribution, Bonferroni). The standard errors are "
+    "those of the fit, pooled with those by the baseline's runs where they agree (F test), and the greater otherwise."
+)
+FRONT = (
+    "Means, or an arrow to one outside the picture, with a standard deviation over seeds to each side. A ring marks "
+    "the Pareto front: no other variant is at least as good in both means, and beyond the noise better in one (paired "
+    "t test of the two at 5 %, uncorrected)."
+)
+FITTED = (
+    "The effects of the options that the screen chose are estimated in fresh runs by least squares, with interactions "
+    "of two as far as they can be told apart; n is the number of runs with the option. The variance is that of the "
+    "fit, pooled with that of the baseline's runs where they agree (F test), and the greater one otherwise. p is by "
+    "the t test"
 )
 
 
@@ -44,6 +97,11 @@ class Trend:
             return "shrinks"
         return "holds" if large is small else "cannot tell"
 
+    @property
+    def words(self) -> str:
+        """The verdict with its reservations."""
+        return self.verdict + "".join(dict.fromkeys(one.ending for one in self.by_size.values()))
+
     def as_data(self) -> dict[str, Any]:
         """Return the entry of results.json; the differences by size are among the comparisons."""
         return {"arm": self.arm, "verdict": self.verdict, "change": asdict(self.change)}
@@ -58,11 +116,12 @@ def trends(results: Results) -> list[Trend]:
 
 def _rows(results: Results, measure: str) -> Iterator[tuple[str, dict[str, Comparison], Comparison]]:
     """Yield each variant that has a comparison at all sizes, with these and its uncorrected change."""
-    sizes = sorted(results.sizes, key=lambda size: results.at(size).arms[0].parameters)
+    bases = {size: results.at(size).arms[0] for size in results.sizes}
+    sizes = sorted(bases, key=lambda size: (bases[size].parameters, bases[size].steps))
     known = {one.arm: one for one in results.comparisons if one.measure == measure}
     names = [arm.name.removesuffix(f"@{arm.size}") for arm in results.own if sizes and arm.size == sizes[0]]
     for name in names:
-        rows = {size: known[at_size(name, size)] for size in sizes if at_size(name, size) in known}
+        rows = {bases[size].place: known[at_size(name, size)] for size in sizes if at_size(name, size) in known}
         if len(rows) < max(2, len(sizes)):
             continue
         small, large = (_differences(results, at_size(name, size), measure) for size in (sizes[0], sizes[-1]))
@@ -77,13 +136,8 @@ def _differences(results: Results, name: str, measure: str) -> dict[int, float |
     return {seed: value - other for seed, value, other in pairs if value is not None and other is not None}
 
 
-COSTS = {
-    "parameters": "parameters",
-    "flops": "FLOPs of a token",
-    "cache_bytes": "decode cache, bytes",
-    "seconds": "seconds of training",
-    "peak_memory": "peak memory, bytes",
-}
+COSTS = {"parameters": "parameters", "flops": "FLOPs of a token", "cache_bytes": "decode cache, bytes"}
+COSTS |= {"seconds": "seconds of training", "peak_memory": "peak memory, bytes"}
 
 
 def cost_of(arm: ArmResult, cost: str) -> Spread | None:
@@ -126,7 +180,7 @@ def front(results: Results, measure: str, cost: str) -> set[str]:
     return {name for name in points if not any(beats(other, name) for other in points if other != name)}
 
 
-KINDS = {"within the noise": "noise", "equal": "noise", "not held": "not-held"}  # style of a verdict
+KINDS = {"cannot tell": "noise", "equal": "noise", "not held": "not-held"}  # style of a verdict
 
 
 def difference(one: Comparison) -> str:
@@ -137,17 +191,6 @@ def difference(one: Comparison) -> str:
     if one.low is None or one.high is None:
         return f"{mean} (one pair)" if one.n == 1 else f"{mean} (of {one.n} pairs)"
     return f"{mean} [{signed(one.measure, one.low)}, {signed(one.measure, one.high)}]"
-
-
-def number(measure: str, value: float | None) -> str:
-    """Format a value of a measure."""
-    if value is None:
-        return ""
-    if measure == "peak_memory":
-        return readable_bytes(round(value))
-    if measure == "seconds":
-        return f"{value:,.1f}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def signed(measure: str, value: float | None) -> str:
@@ -173,9 +216,8 @@ def meaning(results: Results) -> str:
     aims = [f"{'higher' if name in results.rising else 'lower'} {name}" for name in noisy]
     tests = f"all {results.tested} comparisons" if results.tested > 1 else "the only comparison"
     holm = f" after Holm's correction over {tests}" if results.tested > 1 else ""
-    return (
-        f"Better means {' or '.join(aims)} beyond the noise of the seeds: p below {LEVEL} by the paired t test{holm}."
-    )
+    test = "t test of the effect" if results.design else "paired t test"
+    return f"Better means {' or '.join(aims)} beyond the noise of the seeds: p below {LEVEL} by the {test}{holm}."
 
 
 def answer(results: Results, measure: str) -> str:
@@ -183,22 +225,35 @@ def answer(results: Results, measure: str) -> str:
     comparisons = [one for one in results.comparisons if one.measure == measure]
     sign = -1.0 if measure in results.rising else 1.0
     parts = []
-    for verdict in ("better", "worse", "within the noise", "equal", "diverged", "open"):
+    for verdict in ("better", "worse", "cannot tell", "equal", "diverged", "open"):
         own = sorted((one for one in comparisons if one.verdict == verdict), key=lambda one: sign * (one.mean or 0.0))
         names = f" ({', '.join(one.arm for one in own)})" if verdict in ("better", "worse", "diverged") else ""
-        parts += [f"{len(own)} {verdict}{names}"] * bool(own)
-    count = "1 variant" if len(comparisons) == 1 else f"{len(comparisons)} variants"
-    return f"On {measure}, of {count} against {results.arms[0].name}: {'; '.join(parts)}."
+        parts += [f"{len(own)} {verdict.replace('cannot tell', 'cannot be told apart')}{names}"] * bool(own)
+    count, against = counted(len(comparisons), "variant"), f"against {results.arms[0].name}"
+    if results.design is not None:
+        (ended, planned), (_, fresh) = results.design.runs.values()
+        if not comparisons:
+            return f"On {measure}, nothing is known yet: {ended} of {planned} runs of the screen have ended."
+        count, against = counted(len(comparisons), "option"), f"chosen by the screen, in {counted(fresh, 'fresh run')}"
+    ending = "".join(dict.fromkeys(one.ending for one in comparisons))
+    steps = sorted({arm.steps for arm in results.own} - {0}) if "." in measure else []  # costs have no .
+    least = f"{steps[0]:,} to " * (len(steps) > 1) if steps else ""
+    after = f" after {least}{counted(steps[-1], 'step')}" if steps else ""
+    return f"On {measure}{after}, of {count} {against}: {'; '.join(parts)}{ending}."
 
 
 def latex_table(results: Results) -> str:
     """Return a LaTeX table (booktabs) of means and standard deviations, in bold where better than the baseline."""
     arrows = [" $\\uparrow$" if name in results.rising else " $\\downarrow$" for name in results.measure]
     heads = [f"{latex(name)}{arrow}" for name, arrow in zip(results.measure, arrows, strict=True)]
-    rows = [" & ".join([latex(arm.name), *_latex_cells(results, arm)]) + r" \\" for arm in results.own]
+    ending = {one.arm: one.ending for one in sorted(results.comparisons, key=lambda one: len(one.ending))}
+    names = [latex(arm.name + ending.get(arm.name, "")) for arm in results.shown]
+    cells = [_latex_cells(results, arm) for arm in results.shown]
+    rows = [" & ".join([name, *own]) + r" \\" for name, own in zip(names, cells, strict=True)]
     lines = [
         "% " + latex(f"Bold: better than {results.arms[0].name}. {meaning(results)}"),
-        "% Mean and standard deviation over seeds. Requires \\usepackage{booktabs}.",
+        f"% {'Effects; baseline: m' if results.design else 'M'}ean and standard deviation over seeds. Requires "
+        "\\usepackage{booktabs}.",
         f"\\begin{{tabular}}{{l{'r' * len(heads)}}}",
         r"\toprule",
         " & ".join(["variant", *heads]) + r" \\",
@@ -209,10 +264,28 @@ def latex_table(results: Results) -> str:
 
 
 def _latex_cells(results: Results, arm: ArmResult) -> Iterator[str]:
-    better = {one.measure for one in results.comparisons if one.arm == arm.name and one.verdict == "better"}
+    known = {one.measure: one for one in results.comparisons if one.arm == arm.name}
     for name in results.measure:
         if name in EXACT:
-            yield f"{arm.exact(name):,}"
+            yield f"{arm.exact(name):,}" if arm.cells else "--"
             continue
-        cell = latex(with_spread(name, arm.spread(name))).replace("±", "$\\pm$")
-        yield f"\\textbf{{{cell}}}" if name in better and cell else cell or "--"
+        shown = with_spread(name, arm.spread(name)) if arm.cells else difference(known[name])
+        cell = latex(shown).replace("±", "$\\pm$")
+        yield f"\\textbf{{{cell}}}" if name in known and known[name].verdict == "better" and cell else cell or "--"
+
+
+def method(results: Results) -> str:
+    """Describe the statistics."""
+    of_design = results.design is not None
+    holm = f"after Holm's correction over all {results.tested} comparisons here (Holm 1979). "
+    return (
+        f"{FITTED if of_design else FIXED} {holm}Better or worse: p is below {LEVEL}. Cannot tell: it is "
+        "not, and would be for the difference named. Equal: the whole interval lies within the margin that the "
+        "study sets. The intervals hold at once with 95 % (Bonferroni), are cut at the bounds of the measure "
+        "(percentages, and measures that are at least 0), and end at 0 where a later step of Holm's procedure "
+        "excludes it. The standard deviation of the differences is at least a step of the measure: one example of "
+        "an accuracy, or half a unit of the last printed digit. "
+        f"{POWERED}{RANKED[of_design]}Verdicts are given when all planned runs have "
+        "ended, and not on runs whose files were altered. A claim is held or not held where its comparison is "
+        "beyond the noise, and open otherwise."
+    )

@@ -200,14 +200,12 @@ class Lora(Adapter):
                     f"{some(tied)} shares its weight with another module, which would change too; leave it out of `on`",
                 )
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.rank, self.scale, self.dropout = config.rank, config.alpha / config.rank, config.dropout
-        self.on = config.on
+    config: Config
 
     def attach(self, model: nn.Module, seed: int) -> Adaptation:
         """Attach an update to each projection. The initial A depends only on the seed."""
-        return LowRankAdaptation(projections(model, self.on), self.rank, self.scale, self.dropout, seed)
+        config, linears = self.config, projections(model, self.config.on)
+        return LowRankAdaptation(linears, config.rank, config.alpha / config.rank, config.dropout, seed)
 
 
 def _width(linear: nn.Linear) -> int:

@@ -86,7 +86,7 @@ class Callback(Component):
     gradients, and must change them alike in all: sharded weights are DTensors, whose operations act on whole weights.
     """
 
-    changes_weights: bool = False
+    changes_weights: bool = False  # True if `step` may change trainable weights in place
 
     class Config(RecipeConfig):
         """Options of all callbacks."""
@@ -182,14 +182,11 @@ class Tracker(Callback):
 
         every: PositiveInt = Field(1, description="log every n-th step; validations are always logged")
 
+    config: Config
     library: ModuleType  # imported by `ready`
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.every = config.every
-
     def step(self, training: Training, record: Record) -> None:
-        if training.step % self.every == 0:
+        if training.step % self.config.every == 0:
             self.write(training.step, record)
 
     def validation(self, training: Training, scores: Record) -> None:
@@ -242,9 +239,10 @@ class Experiments(Tracker):
             for name in sorted(self.options.keys() - PASSED):
                 yield Problem(f"options.{name}", f"unknown option; available: {', '.join(sorted(PASSED))}")
 
+    config: Config
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.project = config.project
         self.options = {name: value for name, value in config.options.items() if name in PASSED}
 
     def names(self, training: Training) -> dict[str, str]:
@@ -254,7 +252,7 @@ class Experiments(Tracker):
     def start(self, training: Training) -> None:
         """Start or continue the tracked run, with the recipe as its configuration."""
         given = {"config": training.recipe.root.plain(), "resume": "allow", **self.names(training), **self.options}
-        self.run = self.library.init(project=self.project, **given)
+        self.run = self.library.init(project=self.config.project, **given)
 
     def write(self, step: int, record: Record) -> None:
         self.run.log({name: value for name, value in record.items() if name != "step"}, step=step)

@@ -17,6 +17,7 @@ from tfkit.core.errors import DataError
 from tfkit.data.batches import BatchOrder, padding_share, plan, plan_packed
 from tfkit.recipe.settings import sections
 from tfkit.training.objective import Batch, Item, Objective
+from tfkit.training.objective.rows import batch_of
 
 TRAIN, VALID = 1, 2  # separate RNG streams
 
@@ -86,7 +87,7 @@ class Feed:
             rows = [[self.items[index] for index in row] for row in indices]
             made = self.objective.rows.collate_packed(rows, self.config.length or 0, rng)
         else:
-            made = self.objective.rows.collate([self.items[index] for index in indices], rng)
+            made = batch_of(self.objective.rows, [self.items[index] for index in indices], rng)
         if self.device.type == "cuda":  # pinned memory lets copies overlap with compute
             return {name: tensor.pin_memory().to(self.device, non_blocking=True) for name, tensor in made.items()}
         return {name: tensor.to(self.device) for name, tensor in made.items()}

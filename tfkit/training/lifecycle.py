@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from tfkit.core.errors import RunError, TfkitError
+from tfkit.data.corpus.division import table
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.recipe.load import Recipe, load_recipe
 from tfkit.runs.checkpoint import Checkpoints, read_progress, seeded, step_of
@@ -23,6 +24,7 @@ from tfkit.runs.folder import (
     LOG,
     RECIPE,
     RESOLVED,
+    SPLITS,
     WEIGHTS,
     RunFolder,
     load_tokenizer,
@@ -201,7 +203,6 @@ def _begun(claim: Claim, recipe: Recipe, reporter: Reporter, callbacks: Sequence
 def _resumed(
     claim: Claim, recipe: Recipe, reporter: Reporter, checkpoint: Path, callbacks: Sequence[object]
 ) -> Trainer:
-    """Resume a run from `checkpoint`."""
     folder, before = claim.folder, claim.folder.known
     hashes = _hashes(recipe)
     changed = _accepted(folder, recipe, differences(before.get(DATA), hashes))
@@ -266,6 +267,9 @@ def _describe(folder: RunFolder, task: Task) -> None:
     resolved = _resolved(task)
     write_text(folder / RESOLVED, resolved)
     write_text(folder / RECIPE, resolved if task.recipe.text is None else task.recipe.text)
+    data = task.recipe.data
+    if data is not None and data.split is not None and data.split.cut:
+        write_text(folder / SPLITS, table(data.train, data.split))
 
 
 def _resolved(task: Task) -> str:

@@ -252,7 +252,8 @@ class Trainer:
         measured = self._measured()
         scores = {"loss": loss, **measured.scores}
         value = scores[progress.best_by]
-        better = progress.best is None or self._is_better(value, progress.best)
+        sign = 1 if self.settings.validate.higher_is_better else -1
+        better = progress.best is None or sign * value > sign * progress.best
         if better:
             progress.best, progress.best_step, progress.stale = value, progress.step, 0
             progress.scores = scores
@@ -277,9 +278,6 @@ class Trainer:
         task = self._whole(self.task.train.device)
         with seeded(self.settings.seed):
             return self.team.shared(ValidationScores if self.measure is None else partial(self.measure, task))
-
-    def _is_better(self, value: float, best: float) -> bool:
-        return value > best if self.settings.validate.higher_is_better else value < best
 
     def _check_weights(self) -> None:
         """Raise NotFinite if weights contain NaN or infinite values."""

@@ -118,8 +118,6 @@ def _line(group: dict[str, Any]) -> str:
 
 FUSED_DEVICES = {"cpu", "cuda", "xpu", "mps"}
 LAUNCH_OPTIONS = {"fused", "foreach", "capturable", "differentiable"}  # options that do not change the update
-
-
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Beta, Beta], BeforeValidator(as_tuple)]
 
@@ -183,13 +181,12 @@ class Adam(Optimizer):
         )
         eps: PositiveFloat = Field(1e-9, description="added to the square root, to avoid division by zero")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.options = {"betas": config.betas, "eps": config.eps}
+    config: Config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create Adam without weight decay."""
-        return made(torch.optim.Adam, parameter_groups(model, decay_norms_and_biases=True), lr, self.options)
+        options = {"betas": self.config.betas, "eps": self.config.eps}
+        return made(torch.optim.Adam, parameter_groups(model, decay_norms_and_biases=True), lr, options)
 
 
 @register("optimizer", "adamw")
@@ -208,14 +205,13 @@ class AdamW(Optimizer):
         )
         decay_norms_and_biases: bool = Field(False, description="also decay norms, biases and other vectors")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.options = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-        self.decay_all = config.decay_norms_and_biases
+    config: Config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create AdamW. Norms and biases are decayed only if decay_norms_and_biases is set."""
-        return made(torch.optim.AdamW, parameter_groups(model, self.decay_all), lr, self.options)
+        config = self.config
+        options = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+        return made(torch.optim.AdamW, parameter_groups(model, config.decay_norms_and_biases), lr, options)
 
 
 class TwoOptimizers(torch.optim.Optimizer):
@@ -340,16 +336,13 @@ class Torch(Optimizer):
             """Return the keyword arguments, with lists converted to tuples."""
             return {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.kind = usable()[config.name]
-        self.options = config.arguments()
-        self.decay_all = config.decay_norms_and_biases
+    config: Config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """Create the optimizer. Norms and biases are decayed only if decay_norms_and_biases is set."""
-        decay_all = self.decay_all or "weight_decay" not in inspect.signature(self.kind).parameters
-        return made(self.kind, parameter_groups(model, decay_all), lr, self.options)
+        kind = usable()[self.config.name]
+        decay_all = self.config.decay_norms_and_biases or "weight_decay" not in inspect.signature(kind).parameters
+        return made(kind, parameter_groups(model, decay_all), lr, self.config.arguments())
 
 
 def _check_options(kind: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 
 from tfkit.components.head.base import TokenHead
 from tfkit.core.blueprint import Blueprint
@@ -121,7 +122,7 @@ def _kept(
         for plan, count in zip(blueprint.stacks(), how[0], strict=True):
             model.stack(plan.side).recompute = count
         own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
-        inputs = {name: torch.empty(one.shape, dtype=one.dtype, device=device) for name, one in batch.items()}
+        inputs = tree_map(lambda one: torch.empty(one.shape, dtype=one.dtype, device=device), dict(batch))
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with drawing(Draws((0,))), autocast(device, how[1]), hooks:
             _ = compute(model, inputs)

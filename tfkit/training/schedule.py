@@ -68,18 +68,18 @@ class Decay(Schedule):
                 )
             return self
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.peak = config.lr
-        self.warmup = config.warmup
-        self.final = config.final
+    config: Config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
         """Return the learning rate of `step`. `total` may be less than the warmup."""
-        if step <= self.warmup:
-            return self.peak * step / self.warmup
-        progress = min(1.0, (step - self.warmup) / (total - self.warmup))
-        return self.final + (self.peak - self.final) * self.remaining(progress)
+        config = self.config
+        if step <= config.warmup:
+            return config.lr * step / config.warmup
+        return config.final + (config.lr - config.final) * self.remaining(self.progress(step, total))
+
+    def progress(self, step: int, total: int) -> float:
+        """Return the progress of the decay (0 to 1) at a step after the warmup."""
+        return min(1.0, (step - self.config.warmup) / (total - self.config.warmup))
 
     def remaining(self, progress: float) -> float:
         """Return the remaining fraction of the decay (1 to 0) at `progress` (0 to 1)."""
@@ -112,24 +112,18 @@ class InverseSquareRoot(Schedule):
                 )
             return self
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.warmup = config.warmup
-        self.factor = config.factor or 1.0
-        self.peak = config.peak
+    config: Config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
         """Return the learning rate of `step`. The maximum, `peak`, is reached at step `warmup`."""
-        peak = self.peak or self.factor / math.sqrt(d_model * self.warmup)
-        return peak * min(math.sqrt(self.warmup / step), step / self.warmup)
+        warmup = self.config.warmup
+        peak = self.config.peak or (self.config.factor or 1.0) / math.sqrt(d_model * warmup)
+        return peak * min(math.sqrt(warmup / step), step / warmup)
 
 
 @register("schedule", "cosine")
 class Cosine(Decay):
     """lr = final + (peak - final) * (1 + cos(pi * progress)) / 2 (Loshchilov and Hutter 2016, arXiv 1608.03983)."""
-
-    class Config(Decay.Config):
-        """Options of cosine."""
 
     def remaining(self, progress: float) -> float:
         """Return (1 + cos(pi * progress)) / 2."""
@@ -139,9 +133,6 @@ class Cosine(Decay):
 @register("schedule", "linear")
 class LinearDecay(Decay):
     """lr = final + (peak - final) * (1 - progress), after a linear warmup (Devlin et al. 2018, arXiv 1810.04805)."""
-
-    class Config(Decay.Config):
-        """Options of linear."""
 
     def remaining(self, progress: float) -> float:
         """Return 1 - progress."""
@@ -171,22 +162,16 @@ class WarmupStableDecay(Decay):
                 share = f"the last {self.decay:g} of {facts.steps:,} steps"
                 yield Problem("warmup", f"the warmup of {self.warmup:,} steps overlaps the decay, {share}")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.decay = config.decay
-        self.shape = config.shape
+    config: Config
 
-    def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step`. `total` may be less than the warmup."""
-        if step <= self.warmup:
-            return self.peak * step / self.warmup
-        falling = self.decay * total
-        progress = min(1.0, max(0.0, (step - total + falling) / falling))
-        return self.final + (self.peak - self.final) * self.remaining(progress)
+    def progress(self, step: int, total: int) -> float:
+        """Return the progress of the decay, 0 until its first step."""
+        falling = self.config.decay * total
+        return min(1.0, max(0.0, (step - total + falling) / falling))
 
     def remaining(self, progress: float) -> float:
         """Return 1 - progress, or 1 - sqrt(progress)."""
-        return 1.0 - (progress if self.shape == "linear" else math.sqrt(progress))
+        return 1.0 - (progress if self.config.shape == "linear" else math.sqrt(progress))
 
 
 @register("schedule", "constant")
@@ -202,11 +187,9 @@ class Constant(Schedule):
         def warmup_steps(self) -> int:
             return self.warmup
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.peak = config.lr
-        self.warmup = config.warmup
+    config: Config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
         """Return the learning rate of `step`."""
-        return self.peak if step >= self.warmup else self.peak * step / self.warmup
+        config = self.config
+        return config.lr if step >= config.warmup else config.lr * step / config.warmup

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import IO, NamedTuple
 
 import torch
@@ -17,6 +19,7 @@ from tfkit.core.component import Config
 from tfkit.core.errors import DataError, RecipeError, RunError, UsageError
 from tfkit.core.registry import REGISTRY
 from tfkit.core.slots import default_metrics
+from tfkit.data.corpus.base import cells, without_tag
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.logits.guided import Guided
@@ -32,9 +35,10 @@ from tfkit.runs.supply import saved_recipe
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import read_json
 from tfkit.training.feed import Feed
-from tfkit.training.metric import Metric, as_compared, length_of
+from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Objective
 from tfkit.training.objective.base import text_fields
+from tfkit.training.objective.rows import extra_batch, extra_of
 from tfkit.training.processes import Team
 from tfkit.training.splits import Split, learned_from
 
@@ -115,6 +119,7 @@ def total_loss(
 
 
 Examples = Sequence[Mapping[str, str]]
+Texts = tuple[list[str], list[str]]  # outputs and references
 
 
 def chosen_metrics(configs: Sequence[Config], objective: Objective) -> list[Metric]:
@@ -139,36 +144,67 @@ class Scorer:
     objective: Objective
     tokenizer: Tokenizer
     feed: Callable[[Examples], Feed]
-    generate: Callable[[Sequence[str]], list[str]]
+    generate: Callable[..., list[str]]  # (sources, inputs=extra inputs) -> texts
 
     def scores(self, examples: Examples, metrics: Sequence[Config]) -> dict[str, float]:
         """Compute the loss and the metrics on examples. The default metrics are the objective's."""
         nats, targets = total_loss(self.model, self.feed(examples))
         loss = nats / targets
         scores = {"loss": loss}
-        texts: tuple[list[str], list[str]] | None = None
-        fields = text_fields(self.objective)
+        texts: dict[str, Texts] = {}
         for metric in chosen_metrics(metrics, self.objective):
             if metric.reads == "loss":
-                per = nats / self._characters(examples, metric.part_name) if metric.per_character else loss
-                scores[metric.part_name] = metric.from_loss(per)
+                if metric.per_character:
+                    metric.check_units(self._written(examples, metric))
+                scores[metric.part_name] = self._of_loss(metric, examples, nats, targets)
+                for name, rows in metric.groups(examples, text_fields(self.objective)).items():
+                    some = [examples[row] for row in rows]
+                    with contextlib.suppress(DataError, ZeroDivisionError):  # no usable example, as is logged
+                        scores[name] = self._of_loss(metric, some, *total_loss(self.model, self.feed(some)))
             else:
-                texts = texts or self.outputs(examples, metric.part_name)
-                outputs, references = (
-                    [as_compared(metric, *one) for one in zip(examples, side, strict=True)] for side in texts
-                )
-                scores[metric.config.scores()[0]] = metric.score(outputs, references)
-                scores |= metric.by_length(outputs, references, [length_of(example, fields) for example in examples])
-                if "source" in fields:
-                    scores |= metric.of_sources([example["source"] for example in examples], references)
+                kind = "probabilities" if metric.compares == "probabilities" else "texts"
+                texts[kind] = texts.get(kind) or self.outputs(examples, metric.part_name, kind)
+                scores |= self._by_target(metric, examples, texts[kind])
         return scores
 
-    def _characters(self, examples: Examples, metric: str) -> int:
-        """Count the characters of the predicted texts. Raise UsageError if the objective does not predict text."""
+    def _by_target(self, metric: Metric, examples: Examples, texts: Texts) -> dict[str, float]:
+        """Score the present values of each target, and the mean over targets, if the references name several."""
+        outputs, references = ([cells(text) for text in side] for side in texts)
+        if not self.objective.rows.labelled or "" in references[0]:
+            return self._score(metric, examples, *texts)
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for target in references[0]:
+            rows = [row for row, reference in enumerate(references) if reference[target]]
+            sides = ([side[row][target] for row in rows] for side in (outputs, references))
+            for name, score in self._score(metric, [examples[row] for row in rows], *sides).items() if rows else ():
+                found[name][f"{name}.{target}"] = score
+        means = {name: fmean(by_target.values()) for name, by_target in found.items()}
+        return means | {name: score for by_target in found.values() for name, score in by_target.items()}
+
+    def _score(
+        self, metric: Metric, examples: Examples, outputs: Sequence[str], references: Sequence[str]
+    ) -> dict[str, float]:
+        """Score outputs against their references, also those of each group."""
+        outputs, references = (
+            [as_compared(metric, *one) for one in zip(examples, side, strict=True)] for side in (outputs, references)
+        )
+        scores = {metric.config.scores()[0]: metric.score(outputs, references)}
+        for name, rows in metric.groups(examples, text_fields(self.objective)).items():
+            scores[name] = metric.score([outputs[row] for row in rows], [references[row] for row in rows])
+        if "source" in text_fields(self.objective):
+            scores |= metric.of_sources([without_tag(example)["source"] for example in examples], references)
+        return scores
+
+    def _of_loss(self, metric: Metric, examples: Examples, nats: float, targets: int) -> float:
+        units = max(1, metric.units(self._written(examples, metric))) if metric.per_character else targets
+        return metric.from_loss(nats / units)
+
+    def _written(self, examples: Examples, metric: Metric) -> list[str]:
+        """Return the predicted texts. Raise UsageError if no text is predicted."""
         if "characters" not in self.objective.capabilities:
-            raise UsageError(f"{metric} requires an objective that predicts text; {self.objective.part_name} does not")
-        written = self.objective.rows.fields[-1]
-        return max(1, sum(len(example[written]) for example in examples))
+            text = "requires an objective that predicts text"
+            raise UsageError(f"{metric.part_name} {text}; {self.objective.part_name} does not")
+        return [example[self.objective.rows.fields[-1]] for example in examples]
 
     def samples(self, examples: Examples) -> list[SampleOutput]:
         """Return outputs with their references, or [] if the model does not map sources to targets."""
@@ -183,7 +219,7 @@ class Scorer:
     def _reads(self) -> StackPlan:
         return next(self.model.blueprint.stacks())
 
-    def outputs(self, examples: Examples, purpose: str) -> tuple[list[str], list[str]]:
+    def outputs(self, examples: Examples, purpose: str, kind: str = "texts") -> Texts:
         """Return the model's outputs and the references. The output is "" if the source is too long."""
         answers = self.objective.answers
         if answers is None or answers.reference is None:
@@ -191,14 +227,19 @@ class Scorer:
             raise UsageError(f"{purpose} compares outputs with references, but {name} has none")
         if answers.predicts:
             predictions = answers.predict(self.model, examples, self.tokenizer)
-            outputs = [answers.text(prediction) for prediction in predictions]
+            write = answers.chances if kind == "probabilities" else answers.text
+            outputs = [write(prediction) for prediction in predictions]
             return outputs, [answers.wanted(example) for example in examples]
+        extra = self.objective.rows.extra(examples)
         if self._reads.reads_vectors:
-            return self.generate([example["vectors"] for example in examples]), [one["target"] for one in examples]
+            texts = self.generate([example["vectors"] for example in examples], **extra_of(extra_batch(extra)))
+            return texts, [one["target"] for one in examples]
         sources = [example["source"] for example in examples]
         bound = most_positions(self.model, self._reads.side) or 2**62
         fits = [len(ids) <= bound for ids in self.objective.rows.read(sources, self.tokenizer.source)]
-        written = iter(self.generate([text for text, fit in zip(sources, fits, strict=True) if fit]))
+        read = [text for text, fit in zip(sources, fits, strict=True) if fit]
+        own = [one for one, fit in zip(extra, fits, strict=True) if fit]
+        written = iter(self.generate(read, **extra_of(extra_batch(own))))
         return [next(written) if fit else "" for fit in fits], [example["target"] for example in examples]
 
 
@@ -222,21 +263,23 @@ def rehearse(
             raise DataError(f"{split.corpus.name()}: contains no examples")
         if recipe.train.metrics:
             split.items(tokenizer, longest, data.batch)
-    for measured in (splits[name] for name in data.measured() if recipe.train.metrics):
-        for metric in chosen_metrics(recipe.train.metrics, measured.objective):
-            _check_metric(metric, measured, splits["train"])
-    if recipe.train.validate.metrics and "valid" in splits:
-        for metric in chosen_metrics(recipe.train.validate.metrics, splits["valid"].objective):
-            _check_metric(metric, splits["valid"], splits["train"])
+    scored = [*((name, recipe.train.metrics) for name in data.measured()), ("valid", recipe.train.validate.metrics)]
+    for name, metrics in scored:
+        for config in metrics if name in splits else ():
+            _check_metric(config.build(), splits[name], splits["train"])
     if writes(blueprint):
         _check_writing(recipe, blueprint, tokenizer, learned_from(data, splits["train"]))
 
 
 def _check_metric(metric: Metric, measured: Split, train: Split) -> None:
-    """Check that the metric accepts all references and labels."""
+    """Check that the metric accepts all references and labels, and can score its groups."""
+    with measured.located():
+        metric.groups(measured.examples, text_fields(measured.objective))
     if metric.reads == "text":
         for split in dict.fromkeys([measured, train] if train.objective.rows.labels else [measured]):
             split.check_references(metric)
+    elif metric.per_character:
+        metric.check_units([example[measured.objective.rows.fields[-1]] for example in measured.examples])
 
 
 def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, learned: str) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tfkit.components.residual import Residual
+from tfkit.components.sublayer import Sublayer
 from tfkit.core.blame import own_parts
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component
-from tfkit.core.errors import DataError, RecipeError, UsageError, is_shipped, origin
+from tfkit.core.errors import DataError, Fault, RecipeError, UsageError, is_shipped, origin
 from tfkit.core.output import counted
 from tfkit.core.slots import PositionFacts, TokenizerFacts
-from tfkit.data.tokenizer import Tokenizer
+from tfkit.data.corpus.base import TAGGED
+from tfkit.data.tokenizer import Character, Ids, Tokenizer
+from tfkit.data.tokenizer.symbols import SymbolTokenizer
 from tfkit.models import Model, build_model
 from tfkit.models.build import build_sample, meta_inputs
 from tfkit.models.layer import Layer
@@ -25,6 +30,7 @@ from tfkit.recipe.architecture.stack import VocabSize
 from tfkit.recipe.compose import named_like, shipped_tasks
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings import section_rules
+from tfkit.recipe.settings.agreement import CORPORA
 from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
 from tfkit.runs.folder import RunFolder
 from tfkit.runs.history import check_memory, choose_device, describe, describe_products
@@ -34,7 +40,6 @@ from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
-from tfkit.training.objective.labels import learn
 from tfkit.training.processes import parts_of
 from tfkit.training.progress import Reporter
 from tfkit.training.scoring import rehearse
@@ -43,25 +48,30 @@ from tfkit.training.teacher import Pupil, TeacherRun, check_lengths, check_teach
 
 # slots whose parts must return a tensor of their input's shape
 KEEPERS = frozenset({"attention", "mixer", "feedforward", "norm", "activation"})
+MIXING = frozenset({"attention", "mixer"})
 LENGTH = 4
 
 
 def check_widths(blueprint: Blueprint) -> None:
-    """Raise UsageError if a custom part changes the shape of its input. Nothing is allocated.
+    """Raise UsageError if a custom part changes the shape of its input, or leaves out tokens. Nothing is allocated.
 
-    A custom residual layout may use sublayers and norms of other widths.
+    A custom residual layout may use sublayers and norms of other widths, but not attentions and mixers of fewer tokens.
     """
     own = tuple(part for part in own_parts() if part.part_slot in KEEPERS)
-    if not own:
+    if not own and all(part.part_slot != "residual" for part in own_parts()):
         return
     model = build_sample(blueprint)
     layers = [module for module in model.modules() if isinstance(module, Layer)]
-    free = {part for layer in layers if not is_shipped(type(layer.residual)) for part in layer.children()}
+    layouts = [(type(layer.residual), layer) for layer in layers if not is_shipped(type(layer.residual))]
+    free = {part: layout for layout, layer in layouts for part in layer.children()}
     parts = [module for module in model.modules() if isinstance(module, own) and module not in free]
-    if not parts:
+    mixing = [module for module in free if isinstance(module, Sublayer) and module.part_slot in MIXING]
+    if not parts and not mixing:
         return
     for module in parts:
         module.register_forward_hook(_check)
+    for sublayer in mixing:
+        sublayer.register_forward_pre_hook(partial(_check_tokens, free[sublayer]))
     length = min(plan.max_length or LENGTH for plan in blueprint.stacks())
     with contextlib.suppress(RuntimeError, TypeError, ValueError):  # training reports other failures
         model(**meta_inputs(model, min(length, LENGTH), batch=2))
@@ -77,6 +87,19 @@ def _check(module: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:
         raise UsageError(
             f"{part.part_slot} '{part.part_name}' of {origin(part)}: returns {got} for an input of {given}; the output "
             "must have the shape of the input"
+        )
+
+
+def _check_tokens(layout: type[Residual], module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Raise UsageError if a residual layout calls a sublayer with some tokens only."""
+    if len(inputs) != 2 or not isinstance(module, Sublayer) or not isinstance(inputs[0], Tensor):
+        return
+    got, all_tokens = inputs[0].shape[1], inputs[1].mask.span.queries
+    if got != all_tokens:
+        raise UsageError(
+            f"residual '{layout.part_name}' of {origin(layout)}: calls {module.part_slot} '{module.part_name}' with "
+            f"{got} of {all_tokens} tokens, but masks, positions and caches are those of all tokens; call it with all, "
+            "and choose among its outputs"
         )
 
 
@@ -132,7 +155,7 @@ def prepare(
     settings, device = recipe.train, choose_device(recipe.train.device)
     if not recipe.unknown_vocab and not recipe.unknown_labels:
         _check_size(recipe.blueprint(), settings, device)
-    splits = {name: Split(config, objective, is_sharded(recipe, config)) for name, config in data.splits()}
+    splits = {name: _split(recipe, data, objective, name) for name, _ in data.splits()}
     tokenizer = _fitted(recipe, data, objective, splits["train"]) if tokenizer is None else tokenizer
     recipe = _labelled(recipe, objective, splits["train"], labels)
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, splits["train"]))
@@ -160,20 +183,39 @@ def prepare(
         check_lengths(recipe, teacher, train)
     model = _model(blueprint, settings, device, tokenizer, reporter, initial)
     objective.attach(model)
-    _announce(model, train, valid, len(splits["train"]), tokenizer, reporter)
+    _announce(model.blueprint, train, valid, len(splits["train"]), tokenizer, reporter)
     distillation = None if teacher is None else _taught(teacher, objective, model, device, reporter)
     adaptation = _adapted(model, settings, reporter)
     return Task(recipe, model, tokenizer, objective, settings, steps, train, valid, hashes, distillation, adaptation)
+
+
+def _split(recipe: Recipe, data: Data, objective: Objective, name: str) -> Split:
+    """Build a split, whose examples also have the fields that metrics group by."""
+    config = dict(data.splits())[name]
+    split = Split(config, objective, is_sharded(recipe, config))
+    split.corpus.also = recipe.train.grouped_by(name)
+    return split
 
 
 def learned_sizes(recipe: Recipe) -> tuple[VocabSize, int]:
     """Read the vocabulary size and the number of labels from the training corpus."""
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
-    split = Split(data.train, objective, is_sharded(recipe, data.train))
+    split = _split(recipe, data, objective, "train")
     tokenizer = _fitted(recipe, data, objective, split)
     _labelled(recipe, objective, split, ())
     return tokenizer.sizes, len(objective.rows.labels)
+
+
+def refused_texts(recipe: Recipe) -> Iterator[Fault]:
+    """Yield a fault for each split with a label or text that is refused; texts only by some tokenizers."""
+    data, objective = _needed(recipe)
+    splits = {name: _split(recipe, data, objective, name) for name, _ in data.splits()}
+    if all(split.is_small for split in splits.values()) and not recipe.missing_files():
+        picky = any(issubclass(one.part, Character | Ids | SymbolTokenizer) for one in data.tokenizers().values())
+        tokenizer = _fitted(recipe, data, objective, splits["train"]) if picky else None
+        found = {name: split.refusal(tokenizer) for name, split in splits.items()}
+        yield from (recipe.fault(f"data.{name}", why) for name, why in found.items() if why)
 
 
 def steps_of(recipe: Recipe) -> int:
@@ -182,7 +224,7 @@ def steps_of(recipe: Recipe) -> int:
         return recipe.train.steps
     data, objective = _needed(recipe)
     _check_files(recipe, False, None)
-    split = Split(data.train, objective, is_sharded(recipe, data.train))
+    split = _split(recipe, data, objective, "train")
     tokenizer = _fitted(recipe, data, objective, split)
     recipe = _labelled(recipe, objective, split, ())
     blueprint = _blueprint(recipe, tokenizer, learned_from(data, split))
@@ -217,7 +259,7 @@ def _needed(recipe: Recipe) -> tuple[Data, Objective]:
 
 def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> None:
     """Raise RecipeError if a file or package needed for training is missing."""
-    needed = ["data.train", "data.valid", "data.test", "data.longer", "generate", "train.teacher"]
+    needed = [*CORPORA, "generate", "train.teacher"]
     needed += [] if tokenizer is not None else ["data.tokenizer"]
     needed += ["train.init_from", "model"] if initial else []
     missing = [fault for fault in recipe.missing_files() if fault.path.startswith(tuple(needed))]
@@ -258,7 +300,8 @@ def _learned(config: TokenizerFacts.Config, split: Split, fields: Sequence[str])
 
     def learn() -> Tokenizer:
         fitted: Tokenizer = config.build().fit(split.texts(fields))
-        return fitted
+        tags = split.tags() if set(TAGGED).intersection(fields) else []
+        return fitted.with_tags(tags) if tags or fitted.tags else fitted
 
     return learned_once(config, split.config, list(fields), learn) if split.sharded and config.part.learns else learn()
 
@@ -267,7 +310,8 @@ def _labelled(recipe: Recipe, objective: Objective, split: Split, labels: Labels
     """Collect the labels from the training data, and fill in their number in the recipe."""
     objective.rows.labels = labels
     if objective.rows.labelled:
-        learn(objective.rows, split.examples)
+        with split.located():
+            objective.rows.learn(split.examples)
     if recipe.unknown_labels and not objective.rows.labels:
         raise DataError(f"{split.corpus.name()}: no example has a label, so {objective.part_name} has no classes")
     return recipe.labelled(len(objective.rows.labels))
@@ -379,16 +423,6 @@ def _taught(
     return taught
 
 
-def _tell_unused(blueprint: Blueprint, tokenizer: Tokenizer, reporter: Reporter) -> None:
-    """Report the number of ids in the model's vocabulary that have no token."""
-    size = blueprint.last.vocab_size or 0
-    unused = max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps)
-    if unused:
-        reporter.say(
-            f"{unused:,} of the model's {size:,} token ids have no token in the tokenizer and are never generated"
-        )
-
-
 def _sizes(model: Model) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
     frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
@@ -396,10 +430,14 @@ def _sizes(model: Model) -> str:
 
 
 def _announce(
-    model: Model, train: Feed, valid: Feed | None, examples: int, tokenizer: Tokenizer, reporter: Reporter
+    blueprint: Blueprint, train: Feed, valid: Feed | None, examples: int, tokenizer: Tokenizer, reporter: Reporter
 ) -> None:
-    """Report the sizes of the data."""
+    """Report the sizes of the data, and the number of ids in the model's vocabulary that have no token."""
     held_out = "no validation set" if valid is None else f"{counted(len(valid.items), 'row')} for validation"
     reporter.say(f"{counted(examples, 'example')}, {counted(len(train.items), 'row')} for training, {held_out}")
     reporter.say(str(train))
-    _tell_unused(model.blueprint, tokenizer, reporter)
+    size = blueprint.last.vocab_size or 0
+    if unused := max(0, size - tokenizer.vocab_size) + len(tokenizer.gaps):
+        reporter.say(
+            f"{unused:,} of the model's {size:,} token ids have no token in the tokenizer and are never generated"
+        )

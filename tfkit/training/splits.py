@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -18,15 +18,19 @@ import tfkit
 from tfkit.components.embedding.vectors import check_vectors
 from tfkit.core.component import Component, Config
 from tfkit.core.errors import DataError, ExampleError, Fault, UsageError, is_shipped, source_file
-from tfkit.core.output import json_line
+from tfkit.core.machine import readable_bytes
+from tfkit.core.output import counted, json_line
 from tfkit.core.slots import CorpusFacts, HeadFacts
 from tfkit.data.chat import conversation_of, is_conversation
 from tfkit.data.corpus import Corpus, Example
+from tfkit.data.corpus.base import cells, mark, without_tag
+from tfkit.data.corpus.division import has_column
 from tfkit.data.encoder import TokenIds
 from tfkit.data.shards import ShardSource, key_of, remembered, shard
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.vectors import Vectors
+from tfkit.data.vectors import Vectors, digest
 from tfkit.recipe.load import Recipe
+from tfkit.recipe.settings.agreement import is_stream
 from tfkit.recipe.settings.sections import TOKENIZER, Batch, Data
 from tfkit.recipe.text.faults import values_of
 from tfkit.runs.record import hash_of
@@ -34,7 +38,8 @@ from tfkit.storage.checksums import sha256_of
 from tfkit.training.metric import Metric, as_compared
 from tfkit.training.objective import Item, Objective
 from tfkit.training.objective.chat import ChatRows, rehearse
-from tfkit.training.objective.rows import Encoded
+from tfkit.training.objective.labels import LabelledRows
+from tfkit.training.objective.rows import Encoded, located
 
 LARGE = 2**26  # corpora of at least this many bytes are read from token shards by default
 
@@ -112,15 +117,17 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
     if objective is not None:
         objective.rows.read_model(recipe.blueprint())
     for name, config in splits:
-        path = f"data.{name}"
-        corpus: Corpus = config.build()
-        if any(at.startswith(f"{path}.") for at in lacking) or not corpus.in_order:
+        path, corpus = _path(recipe, name), config.build()
+        corpus.also = recipe.train.grouped_by(name)
+        is_missing = any(at.startswith((f"{path}.", "data.split.")) for at in lacking)
+        if is_missing or not corpus.in_order or any(fault.path == path for fault in faults):
             continue
         try:
             examples[name] = corpus.first(SHOWN)
-            if objective is not None and objective.rows.plan is not None:
+            if objective is not None:
                 with Split(config, objective).located():
-                    objective.rows.vectors(examples[name])
+                    read = objective.rows.extra if objective.rows.plan is None else objective.rows.vectors
+                    read(examples[name])
         except DataError as error:
             faults.append(recipe.fault(path, str(error)))
             continue
@@ -137,6 +144,41 @@ def first_examples(recipe: Recipe) -> tuple[dict[str, list[Example]], list[Fault
                 why = error.why if isinstance(error, ExampleError) else str(error)
                 faults.append(recipe.fault("objective", f"{corpus.where(1)}: {why}"))
     return examples, faults
+
+
+def _path(recipe: Recipe, split: str) -> str:
+    """Return the path of the corpus that a split is read from."""
+    is_cut = recipe.data is not None and recipe.data.split is not None and split in recipe.data.split.cut
+    return "data.train" if is_cut else f"data.{split}"
+
+
+COMPARED = 2**23  # maximum bytes per split that `tfkit check` reads, for leaks and refused texts
+
+
+def leaks(recipe: Recipe) -> Iterator[Fault]:
+    """Yield a warning for examples, or groups of `data.split.by`, that are in two splits.
+
+    Generated corpora, and running text that the objective joins to one stream, are not compared.
+    """
+    data, seen = recipe.data, dict[tuple[str, str], str]()
+    by = data.split.by if data is not None and data.split is not None else None
+    for name, config in [] if data is None or is_stream(data, recipe.objective) else data.splits():
+        corpus, size, found = config.build(), size_of(files_of(config)), dict[tuple[str, str], dict[str, int]]()
+        if size > COMPARED and _path(recipe, name) == f"data.{name}":
+            text = f"is not searched for examples of other splits, as it has {readable_bytes(size)}"
+            yield recipe.fault(f"data.{name}", f"{text}; the limit is {readable_bytes(COMPARED)}")
+        if not 0 < size <= COMPARED or not corpus.in_order:
+            continue
+        corpus.also = (by,) if by and has_column(config, by) else ()
+        for number, example in enumerate(corpus.stream(), start=1):
+            keys = [("group", example[by])] if by in example else []
+            for kind, key in [*keys, ("example", digest([{field: example[field] for field in corpus.fields}]))]:
+                if (other := seen.setdefault((kind, key), name)) != name:
+                    found.setdefault((kind, other), {})[key if kind == "group" else str(number)] = number
+        for (kind, other), those in found.items():
+            names = [repr(key) if kind == "group" else corpus.where(those[key]) for key in list(those)[:3]]
+            text = f"{counted(len(those), kind)} of {name} {'is' if len(those) == 1 else 'are'} also in {other}"
+            yield recipe.fault(f"data.{name}", f"{text}: {', '.join(names)}{', ...' if len(those) > 3 else ''}")
 
 
 def missing_packages(recipe: Recipe) -> Iterator[Fault]:
@@ -194,9 +236,16 @@ class Split:
         return tuple(first[0]) if first else ()
 
     def texts(self, fields: Sequence[str]) -> Iterator[str]:
-        """Yield these fields of all examples."""
-        examples = self.corpus.stream() if self.sharded else self.examples
-        return self.objective.rows.learned(examples, fields)
+        """Yield these fields of all examples, without tags."""
+        return self.objective.rows.learned(map(without_tag, self._all), fields)
+
+    @property
+    def _all(self) -> Iterable[Example]:
+        return self.corpus.stream() if self.sharded else self.examples
+
+    def tags(self) -> list[str]:
+        """Return the tags of all examples as tokens, sorted."""
+        return sorted({mark(one["tag"]) for one in self._all}) if "tag" in self.corpus.fields else []
 
     def __len__(self) -> int:
         return len(self.examples) if self._count is None else self._count
@@ -221,7 +270,7 @@ class Split:
 
     def _held(self, tokenizer: Tokenizer) -> Sequence[Example]:
         """Return the examples in memory, or their ids in a token shard."""
-        if not self.sharded:
+        if not self.sharded or self.objective.rows.extra_inputs:
             return self.examples
         fields = self.objective.rows.fields
         encoders = {field: tokenizer.source if field == "source" else tokenizer for field in fields}
@@ -233,25 +282,49 @@ class Split:
         """Raise DataError for the first example that exceeds the batch size."""
         if self._size(items) <= most:
             return
-        if self.sharded:
-            raise DataError(_too_large(self._size(items), most))
-        for number, example in enumerate(self.examples, 1):
-            with _quiet():
-                size = self._size_of(example, tokenizer, longest)
+        for number, example in enumerate([] if self.sharded else self.examples, 1):
+            size = 0
+            with _quiet(), contextlib.suppress(DataError):  # the example has no items
+                size = self._size(self.objective.rows.prepare([example], tokenizer, longest))
             if size > most:
                 raise ExampleError(number, _too_large(size, most))
         raise DataError(_too_large(self._size(items), most))
 
-    def _size_of(self, example: Example, tokenizer: Tokenizer, longest: int | None) -> int:
-        """Return the number of tokens of the largest item of an example, or 0 if it has no items."""
-        try:
-            return self._size(self.objective.rows.prepare([example], tokenizer, longest))
-        except DataError:
-            return 0
-
     def _size(self, items: Sequence[Item]) -> int:
         """Return the number of tokens of the largest item."""
         return int(np.asarray(self.objective.rows.lengths(items)).max())
+
+    @property
+    def is_small(self) -> bool:
+        """True if `tfkit check` reads all examples."""
+        return 0 < size_of(files_of(self.config)) <= COMPARED
+
+    def refusal(self, tokenizer: Tokenizer | None) -> str:
+        """Return the error for the first refused text or label, or "". Warn of unknown tokens."""
+        try:
+            if tokenizer is not None and not isinstance(self.objective.rows, ChatRows):
+                self._check_texts(tokenizer)
+            if isinstance(self.objective.rows, LabelledRows):
+                with self.located():
+                    self.objective.rows.learn(self.examples)  # of train, the first split
+                    self.objective.rows.read_labels(self.examples)
+        except DataError as error:
+            return str(error)
+        return ""
+
+    def _check_texts(self, tokenizer: Tokenizer) -> None:
+        rows = self.objective.rows
+        for field in set(rows.tokenized or rows.fields) - {"vectors"}:
+            texts = [example.get(field, "") for example in self.examples]
+            own = tokenizer.source if field == "source" else tokenizer
+            with self.located(), located(texts, own):
+                encoded = own.encode_batch(texts)
+            role = own.special_ids.get("unknown", -1)
+            if strange := [number for number, ids in enumerate(encoded) if role in ids]:
+                what = ", ".join(map(repr, own.unknown(texts[strange[0]])[:3]))
+                where, those = self.corpus.where(strange[0] + 1), counted(len(strange), "example")
+                text = "%s: not in the vocabulary of the training split: %s; unknown tokens in %s"
+                logging.getLogger("tfkit").warning(text, where, what, those)
 
     def check_classes(self, head: HeadFacts.Config | None, path: str) -> None:
         """Raise DataError if there are more labels than the head has classes."""
@@ -273,8 +346,10 @@ class Split:
         if answers is None:
             return
         for number, example in enumerate(self.examples, 1):
+            wanted = answers.wanted(example)
             try:
-                metric.check_reference(as_compared(metric, example, answers.wanted(example)))
+                for text in filter(None, cells(wanted).values()) if self.objective.rows.labelled else [wanted]:
+                    metric.check_reference(as_compared(metric, example, text))
             except UsageError as error:
                 with self.located():
                     raise ExampleError(number, str(error)) from None

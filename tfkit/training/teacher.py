@@ -185,6 +185,9 @@ def _layers(teacher: TeacherRun, pupil: Pupil) -> Iterator[Problem]:
             at = f"{HERE}.{name}{pair.at}"
             if plan is None or own is None:
                 yield Problem("", f"has no {pair.side}", at=at)
+            elif name == "hidden" and (plan.streams(0), own.streams(0)) != (None, None):
+                text = "streams of a residual layout cannot be compared as hidden states; remove this key"
+                yield Problem("", text, at=at)
             elif pair.other >= plan.num_layers:
                 text = f"has no layer {pair.other}: its {pair.side} has layers 0 to {plan.num_layers - 1}"
                 yield Problem("", text, at=at)

@@ -159,6 +159,7 @@ LAYERS: tuple[Recipe, ...] = (
     {"attention": "none", "mixer": "lstm"},
     {"attention": "none", "mixer": {"type": "short_convolution", "size": 2}},
     {"attention": "none", "mixer": "mamba"},
+    {"attention": "none", "mixer": {"type": "mamba2", "head_dim": 4}},
     {"attention": "none", "mixer": "fourier"},
     {"attention": {"type": "longformer", "num_heads": 2}},
     {"attention": ATTENTION, "mask": {"type": "window", "size": 3}},

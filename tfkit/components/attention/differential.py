@@ -50,18 +50,19 @@ class Differential(MultiHead):
 
     def __init__(self, config: Config, shape: Shape) -> None:
         super().__init__(config, shape)
+        self.weight_dropout = 0.0  # the output of each pair is dropped instead
         self.start = 0.8 - 0.6 * math.exp(-0.3 * shape.layer)
         for name in VECTORS:
             self.register_parameter(name, nn.Parameter(torch.randn(self.head_dim) * config.lambda_std))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: Context, dropout: float) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
         pairs = rearrange(value, "batch (half head) time dim -> batch head time (half dim)", half=2)
         both = repeat(pairs, "batch head time dim -> batch (half head) time dim", half=2)
-        first, second = super()._attend(query, key, both, context, 0.0).chunk(2, dim=1)  # [batch pair query dim]
+        first, second = super().attend(query, key, both, context).chunk(2, dim=1)  # [batch pair query dim]
         out = first - self._lambda().to(first.dtype) * second
         out = (F.rms_norm(wide(out), out.shape[-1:], eps=self.config.eps) * (1 - self.start)).to(value.dtype)
         joined: Tensor = rearrange(out, "batch head time (half dim) -> batch (head half) time dim", half=2)
-        return drop(joined, dropout)
+        return drop(joined, self.config.dropout if self.training else 0.0)
 
     def _lambda(self) -> Tensor:
         query_1, key_1, query_2, key_2 = (wide(getattr(self, name)) for name in VECTORS)

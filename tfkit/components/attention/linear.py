@@ -44,7 +44,6 @@ class KernelAttention(Attention):
                 )
             for option, message in check_bias(self.bias, PROJECTIONS):
                 yield Problem(option, message)
-
             if self.num_features(shape) == 1:
                 text = "with a single feature, the queries cancel out and are never trained; use more features"
                 yield Unlearnable("", text)

@@ -33,5 +33,8 @@ class Embedding(EmbeddingFacts, nn.Module):
         return vectors
 
     def forward(self, inputs: Inputs, placement: Placement, vectors: Tensor | None = None) -> Tensor:
-        """Map `inputs.input_ids` [batch time], or `vectors` [batch time width], to [batch time d_model]."""
+        """Map `inputs.input_ids` [batch time], or `vectors` [batch time width], to [batch time d_model].
+
+        An embedding that declares `writes` is called with `context=` too.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no forward")

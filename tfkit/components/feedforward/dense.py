@@ -123,6 +123,10 @@ class GatedLinearUnit(FeedForward):
         self.dropout = Dropout(config.dropout)
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
+    def project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Project x [batch time d_model] to gate and up [batch time d_ff]."""
+        return self.apply_fused(x)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         gate, up = self.project(x)  # [batch time d_ff] each
         if self.config.limit is not None:

@@ -21,7 +21,16 @@ from tfkit.core import component
 from tfkit.core.bounds import EXPERTS
 from tfkit.core.component import Doubt, Problem, Shape, Unlearnable
 from tfkit.core.context import Collector, Context
-from tfkit.core.options import ExpertCount, NonNegativeFloat, NonNegativeInt, PositiveFloat, Slot, part_option
+from tfkit.core.options import (
+    ExpertCount,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Norm,
+    PositiveFloat,
+    Slot,
+    check_norm,
+    part_option,
+)
 from tfkit.core.registry import register
 from tfkit.functional.view import wide, with_tensors
 
@@ -51,6 +60,9 @@ class Router(BaseModel):
     selection_bias: bool = Field(
         False, description="add a bias to the scores that affects the choice of experts, but not their weights"
     )
+    selection: Literal["scores", "logits"] = Field(
+        "scores", description="values that the selection bias is added to: scores, or logits (Kolibri)"
+    )
     selection_rate: NonNegativeFloat = Field(
         0.0, description="step size of updates that move the selection bias towards an even load, in training"
     )
@@ -74,6 +86,8 @@ class Router(BaseModel):
             yield "over", f"needs type: softmax; the router is '{self.type}'"
         if self.over == "chosen" and self.normalized:
             yield "normalized", "has no effect: a softmax over the chosen experts already sums to 1"
+        if self.selection == "logits" and not self.selection_bias:
+            yield "selection", "has no effect without a bias; set selection_bias: true"
         if self.selection_rate and not self.selection_bias:
             yield "selection_rate", "needs selection_bias: true"
         yield from self._check_groups(num_experts, num_active)
@@ -135,7 +149,8 @@ class Routing(nn.Module):
         """Choose the experts of each token. `real` [tokens] is False for padding, which does not count as load."""
         logits = self.projection(x)  # [tokens experts]
         scores = self._scores(logits)
-        experts = self._open(scores).topk(self.num_active, dim=-1).indices  # [tokens active]
+        ranked = logits if self.config.selection == "logits" else scores
+        experts = self._open(ranked).topk(self.num_active, dim=-1).indices  # [tokens active]
         if self.training:
             self._even_out(logits, scores, experts, real, collector)
         return Choice(experts, self._weights(scores.gather(-1, experts)).to(x.dtype))  # [tokens active] each
@@ -147,7 +162,7 @@ class Routing(nn.Module):
         return logits.softmax(dim=-1) if self.config.over == "all" else logits
 
     def _open(self, scores: Tensor) -> Tensor:
-        """Add the selection bias to the scores and mask closed groups with -inf."""
+        """Add the selection bias to scores or logits and mask closed groups with -inf."""
         choice = scores if self.selection_bias is None else scores + self.selection_bias
         groups = self.config.num_groups or 1
         active = self.config.active_groups or groups
@@ -197,8 +212,6 @@ def _mapping(value: Any) -> Any:
 
 
 AnyRouter = Annotated[Router, BeforeValidator(_mapping, json_schema_input_type=Router | Literal["softmax", "sigmoid"])]
-
-
 Expert = Annotated[component.Config, Slot("feedforward")]
 
 
@@ -233,6 +246,10 @@ class Experts(FeedForward):
         shared_gate: bool = Field(
             False, description="multiply the output of the shared expert by sigmoid(w x) (Qwen2-MoE)"
         )
+        combine: Literal["sum", "mean"] = Field(
+            "sum", description="sum or mean of the shared expert's output and the routed ones' (mean: Command A+)"
+        )
+        output_norm: Norm | None = Field(None, description="norm of the output; none: no norm (A.X-K1)")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
             if self.num_active > self.num_experts:
@@ -245,6 +262,7 @@ class Experts(FeedForward):
             if self.shared_expert is not None:
                 yield from self._check_inner("shared_expert", self.shared_expert, shape)
             yield from self._check_shared()
+            yield from check_norm("output_norm", self.output_norm, shape.d_model)
 
         def _check_weights(self) -> Iterator[Problem]:
             """Report routers whose weights are always 1, so that the task does not train them."""
@@ -281,6 +299,8 @@ class Experts(FeedForward):
                 )
             if self.shared_gate and self.common() is None:
                 yield Problem("shared_gate", "needs a shared expert; set num_shared or shared_expert")
+            if self.combine == "mean" and self.common() is None:
+                yield Problem("combine", "mean needs a shared expert; set num_shared or shared_expert")
 
         def axes(self, shape: Shape) -> Mapping[str, int]:
             return {"expert": self.num_experts}
@@ -303,6 +323,7 @@ class Experts(FeedForward):
         common = config.common()
         self.shared_expert = None if common is None else common.build(shape)
         self.shared_gate = nn.Linear(shape.d_model, 1, bias=False) if config.shared_gate else None
+        self.output_norm = nn.Identity() if config.output_norm is None else config.output_norm.build(shape)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         rows = rearrange(x, "batch time width -> (batch time) width")  # [tokens width]
@@ -311,10 +332,12 @@ class Experts(FeedForward):
         batch, time, _ = x.shape
         out = mix(rows, choice, context)  # [tokens width]
         out = rearrange(out, "(batch time) width -> batch time width", batch=batch, time=time)  # [batch time width]
-        if self.shared_expert is None:
-            return out
-        common: Tensor = self.shared_expert(x, context)  # [batch time width]
-        return out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
+        if self.shared_expert is not None:
+            common: Tensor = self.shared_expert(x, context)  # [batch time width]
+            out = out + (common if self.shared_gate is None else common * self.shared_gate(x).sigmoid())
+            out = out if self.config.combine == "sum" else out / 2
+        normed: Tensor = self.output_norm(out)
+        return normed
 
     def idle_parameters(self) -> int:
         """Return the number of parameters in the experts that a token does not use."""

@@ -1,6 +1,6 @@
 """Heads with one output per text, from a pooled state."""
 
-# Axes: batch, time, d_output, classes, d_model.
+# Axes: batch, time, d_output, outputs, classes, targets, d_model.
 
 from __future__ import annotations
 
@@ -37,13 +37,8 @@ def pool(hidden: Tensor, real: Tensor | None, how: Literal["first", "mean", "las
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), chosen]  # [batch d_model]
 
 
-@register("head", "pooled")
-class Pooled(Head):
-    """vector = activation(dense(pool(hidden))), one per text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
-
-    The dense layer exists if `d_output` or `activation` is set. `normalized` scales the vector to length 1 (Reimers
-    and Gurevych 2019, arXiv 1908.10084).
-    """
+class PoolingHead(Head):
+    """A head that reads the pooled hidden state of a text."""
 
     class Config(Head.Config):
         pool: Pool = Field(
@@ -51,6 +46,20 @@ class Pooled(Head):
             description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
             "padding is ignored",
         )
+
+        def pooling(self) -> Pool:
+            return self.pool
+
+
+@register("head", "pooled")
+class Pooled(PoolingHead):
+    """vector = activation(dense(pool(hidden))), one per text (Devlin et al. 2018, arXiv 1810.04805: the pooler).
+
+    The dense layer exists if `d_output` or `activation` is set. `normalized` scales the vector to length 1 (Reimers
+    and Gurevych 2019, arXiv 1908.10084).
+    """
+
+    class Config(PoolingHead.Config):
         until: NonNegativeInt | None = Field(
             None, description="id of the token that ends a text (CLIP); none: the last token"
         )
@@ -62,9 +71,6 @@ class Pooled(Head):
         )
         bias: bool = Field(True, description="add a bias to the dense layer")
         normalized: bool = Field(False, description="divide the vector by its norm")
-
-        def pooling(self) -> Pool:
-            return self.pool
 
         def end_token(self) -> int | None:
             return self.until
@@ -92,87 +98,96 @@ class Pooled(Head):
         return nn.functional.normalize(out, dim=-1) if self.config.normalized else out
 
 
+class TextHead(PoolingHead):
+    """A head with outputs per text: output(activation(dense(pool(hidden)))). The dense layer needs an activation."""
+
+    class Config(PoolingHead.Config):
+        activation: Activation | None = Field(
+            None, description="activation of a dense layer before the output (BERT: tanh); none: no dense layer"
+        )
+        bias: bool = Field(True, description="add biases to dense and output")
+
+        def outputs(self) -> int:
+            """Return the number of outputs."""
+            return 1
+
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
+        super().__init__(config, shape, embedding)
+        dense = config.activation is not None
+        self.dense = nn.Linear(shape.d_model, shape.d_model, bias=config.bias) if dense else nn.Identity()
+        self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
+        self.output = nn.Linear(shape.d_model, config.outputs(), bias=config.bias)
+
+    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
+        """Map [batch time d_model] to [batch outputs]."""
+        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
+        out: Tensor = self.output(self.activation(self.dense(pooled)))  # [batch outputs]
+        return out
+
+
 @register("head", "classifier")
-class Classifier(Head):
+class Classifier(TextHead):
     """logits = output(activation(dense(pool(hidden)))) (Devlin et al. 2018, arXiv 1810.04805).
 
     The dense layer exists only with an activation.
     """
 
-    class Config(Head.Config):
+    class Config(TextHead.Config):
         num_classes: Classes = Field(
             description="number of classes; labels: the number of labels in the training corpus"
         )
-        pool: Pool = Field(
-            "first",
-            description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
-            "padding is ignored",
-        )
-        activation: Activation | None = Field(
-            None, description="activation of a dense layer before the output (BERT: tanh); none: no dense layer"
-        )
-        bias: bool = Field(True, description="add biases to dense and output")
         independent: bool = Field(
             False,
-            description="predict each class independently (sigmoid), for texts with several classes; inference only",
+            description="predict each class independently (sigmoid), for texts with several labels (multi_label)",
         )
-
-        def pooling(self) -> Pool:
-            return self.pool
 
         def classes(self) -> int | Literal["labels"]:
             return self.num_classes
 
+        def outputs(self) -> int:
+            return class_count(self.num_classes)
+
         def has_independent_classes(self) -> bool:
             return self.independent
 
-    config: Config
-
-    def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
-        super().__init__(config, shape, embedding)
-        dense = config.activation is not None
-        self.dense = nn.Linear(shape.d_model, shape.d_model, bias=config.bias) if dense else nn.Identity()
-        self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
-        self.output = nn.Linear(shape.d_model, class_count(config.num_classes), bias=config.bias)
-
-    def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
-        out: Tensor = self.output(self.activation(self.dense(pooled)))  # [batch classes]
-        return out
-
 
 @register("head", "regression")
-class RegressionHead(Head):
+class RegressionHead(TextHead):
     """value = output(activation(dense(pool(hidden)))) (Devlin et al. 2018, arXiv 1810.04805: STS-B).
 
-    The dense layer exists only with an activation.
+    The dense layer exists only with an activation. A standardized head learns (value - mean) / deviation, with the mean
+    and deviation of each target in the training corpus.
     """
 
-    class Config(Head.Config):
-        pool: Pool = Field(
-            "first",
-            description="hidden state of the text: that of its first or last token, or the mean over its tokens; "
-            "padding is ignored",
+    class Config(TextHead.Config):
+        num_targets: Classes | None = Field(
+            None, description="number of values; labels: the number of columns of `label`; none: a single value"
         )
-        activation: Activation | None = Field(
-            None, description="activation of a dense layer before the output; none: no dense layer"
+        standardize: bool | None = Field(
+            None, description="learn values minus their mean, divided by their deviation; none: if num_targets is set"
         )
-        bias: bool = Field(True, description="add biases to dense and output")
 
-        def pooling(self) -> Pool:
-            return self.pool
+        def outputs(self) -> int:
+            return class_count(self.num_targets or 1)
 
     config: Config
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(self, config: Config, shape: Shape, embedding: nn.Module | None = None) -> None:
         super().__init__(config, shape, embedding)
-        dense = config.activation is not None
-        self.dense = nn.Linear(shape.d_model, shape.d_model, bias=config.bias) if dense else nn.Identity()
-        self.activation = nn.Identity() if config.activation is None else config.activation.build(shape)
-        self.output = nn.Linear(shape.d_model, 1, bias=config.bias)
+        self.standardized = config.num_targets is not None if config.standardize is None else config.standardize
+        if self.standardized:
+            self.register_buffer("mean", torch.zeros(config.outputs()))
+            self.register_buffer("deviation", torch.ones(config.outputs()))
 
     def forward(self, hidden: Tensor, real: Tensor | None = None) -> Tensor:
-        """Map [batch time d_model] to [batch]."""
-        pooled = self.dropout(pool(hidden, real, self.config.pool))  # [batch d_model]
-        out: Tensor = rearrange(self.output(self.activation(self.dense(pooled))), "batch 1 -> batch")  # [batch]
+        """Map [batch time d_model] to [batch], or to [batch targets]."""
+        out = super().forward(hidden, real)  # [batch targets]
+        if self.standardized:
+            out = out * self.deviation + self.mean
+        if self.config.num_targets is None:
+            out = rearrange(out, "batch 1 -> batch")  # [batch]
         return out

@@ -91,6 +91,10 @@ class MaskedLM(TokenHead):
             "layer_norm", "norm after the activation; if omitted in a recipe: the stack's norm"
         )
         d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
+        d_inner: Width | None = Field(
+            None,
+            description="width of a dense layer and activation before dense (UltraBERT); none: no such layer",
+        )
         bias: Bias | Literal["frozen"] = Field(
             True,
             description="biases: all, none, or a list of dense and output; frozen: both, but output's bias is a "
@@ -128,13 +132,19 @@ class MaskedLM(TokenHead):
         width = config.d_output or width
         dense_bias, output_bias = config.biases()
         inner = replace(shape, d_model=width)
-        self.dense = nn.Linear(shape.d_model, width, bias=dense_bias)
+        between = config.d_inner or shape.d_model
+        self.inner = None if config.d_inner is None else nn.Linear(shape.d_model, between, bias=dense_bias)
+        self.inner_activation = None if config.d_inner is None else config.activation.build(Shape(between))
+        self.dense = nn.Linear(between, width, bias=dense_bias)
         self.activation = config.activation.build(inner)
         self.norm = nn.Identity() if config.norm is None else config.norm.build(inner)
         self.output = self._tie(width, vocab_size, output_bias, table)
 
     def features(self, hidden: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.activation(self.dense(self.dropout(hidden))))
+        x = self.dropout(hidden)
+        if self.inner is not None and self.inner_activation is not None:
+            x = self.inner_activation(self.inner(x))
+        out: Tensor = self.norm(self.activation(self.dense(x)))
         return out
 
 

@@ -67,6 +67,18 @@ class NTK(Scaling):
         return plain_frequencies(theta * self.alpha ** (width / max(width - 2, 1)), width, length.device)
 
 
+class Proportional(Scaling):
+    """Frequencies of the first `fraction` of the pairs divided by `factor`, those of the others 0 (Gemma 4)."""
+
+    type: Literal["proportional"] = Field(description="proportional: rotate only the pairs of high frequency")
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="share of the pairs that are rotated")
+    factor: PositiveFloat = Field(1.0, description="factor by which the context is extended")
+
+    def frequencies(self, theta: float, width: int, length: Tensor) -> Tensor:
+        plain = plain_frequencies(theta, width, length.device) / self.factor
+        return plain * (torch.arange(width // 2, device=length.device) < int(self.fraction * width // 2))
+
+
 class Dynamic(Scaling):
     """Theta grows with the text length beyond `original_length`; shorter texts are encoded as in training."""
 
@@ -201,4 +213,6 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-AnyScaling = Annotated[LinearScaling | NTK | Dynamic | Yarn | Llama3 | LongRope, Field(discriminator="type")]
+AnyScaling = Annotated[
+    LinearScaling | NTK | Proportional | Dynamic | Yarn | Llama3 | LongRope, Field(discriminator="type")
+]

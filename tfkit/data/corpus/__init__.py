@@ -11,6 +11,7 @@
 | `json_lines` | one JSON object per line | data written by a program |
 | `chat` | a conversation: messages with roles, in JSON lines | the objective `chat` |
 | `csv` | a row | data from a spreadsheet |
+| `fasta` | a sequence, or a window of one | proteins, nucleotides |
 | `parquet` | a row | data from a data set hub |
 | `datasets` | a row | a folder saved by the `datasets` library, or a folder of Parquet files |
 | `phrases` | a generated pair | a first translation model without files |
@@ -21,6 +22,7 @@
 | `depo`, `brevo`, `mano` | arrows, a graph, an expression, and the result | probe of reasoning depth |
 | `lano` | the prefix of a sentence, and the rest | probe of grammar learning |
 | `capo` | a person and one of their attributes | probe of knowledge capacity |
+| `arrays` | a sequence of numbers, in a .npz file | ids or vectors of several lengths |
 | `npy` | a row of an array | vectors: measurements, images, outputs of another model |
 | `images` | an image of a folder | classification or captioning of images |
 | `audio` | a sound of a folder (.wav) | classification of sounds by spectrum frames |
@@ -31,11 +33,12 @@
 
 Arrays, images and sounds are `vectors` with a `label` or a `target`; they bypass the tokenizer. A text example has the
 fields `source` and `target` (pairs), only `text`, `text` and `label`, or `text` and `tags`. In `json_lines`, `csv` and
-`parquet`, the option `fields` maps these fields to names in the file.
+`parquet`, the option `fields` maps these fields, and the `tag` of an example, to names in the file.
 """
 
 from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
 from tfkit.data.corpus.drawn import Docstrings, Phrases, Shapes, Tones
+from tfkit.data.corpus.fasta import Fasta
 from tfkit.data.corpus.mixture import Mixture
 from tfkit.data.corpus.probes import (
     AssociativeRecall,
@@ -51,9 +54,10 @@ from tfkit.data.corpus.probes import (
 from tfkit.data.corpus.reasoning import Brevo, Capo, Depo, Lano, Mano
 from tfkit.data.corpus.records import Conversations, Csv, Datasets, JsonLines, Parquet
 from tfkit.data.corpus.text_files import Conllu, LabelledText, ParallelText, ParallelTsv, TaggedText, TextCorpus
-from tfkit.data.corpus.vectors import Audio, Digits, Images, Npy, VectorCorpus
+from tfkit.data.corpus.vectors import Arrays, Audio, Digits, Images, Npy, VectorCorpus
 
 __all__ = [
+    "Arrays",
     "AssociativeRecall",
     "Audio",
     "Brackets",
@@ -69,6 +73,7 @@ __all__ = [
     "Digits",
     "Docstrings",
     "Example",
+    "Fasta",
     "Images",
     "Induction",
     "JsonLines",

@@ -1,4 +1,4 @@
-"""Readers of text files, tolerant of BOMs, CRLF and a missing final newline.
+"""Readers of text files, plain or compressed with gzip, tolerant of BOMs, CRLF and a missing final newline.
 
 Lines end only at a line feed, unlike `str.splitlines`, which also splits at form feeds, U+0085 and U+2028. A carriage
 return before the line feed and a byte-order mark are removed.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -18,7 +19,7 @@ from tfkit.core.errors import DataError, RunError
 from tfkit.core.machine import free_memory, readable_bytes
 from tfkit.storage import files
 
-CHUNK = 2**20  # bytes per read
+CHUNK, CHUNKS = 2**20, 2**24  # bytes per read, for a line and for a whole file
 DECODED = 3  # peak memory for bytes, text and lines, as a multiple of the file size
 
 
@@ -51,16 +52,6 @@ def bound_of_files() -> Beginning | None:
 
 def read_text(path: str | Path, encoding: str = "utf-8") -> str:
     """Return the text of a file with LF line endings. Raise DataError with the file name, and the line if known."""
-    return _read_text(path, encoding)[0]
-
-
-def split_lines(text: str) -> list[str]:
-    """Split the text of a file at LF and CR LF, and remove a byte-order mark."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
-
-
-def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
-    """Return the text of a file or its start, and True if it was truncated."""
     data, is_cut = _read_bytes(path)
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data) if is_cut else data.decode(encoding)
@@ -71,7 +62,12 @@ def _read_text(path: str | Path, encoding: str) -> tuple[str, bool]:
         text = text[: text.rfind("\n") + 1] or text
     if not text.strip():
         raise _no_text(path, not text)
-    return text, is_cut
+    return text
+
+
+def split_lines(text: str) -> list[str]:
+    """Split the text of a file at LF and CR LF, and remove a byte-order mark."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 class Lines:
@@ -80,11 +76,11 @@ class Lines:
     Iteration raises the same errors as `read_text`; `is_cut` is set if a limit truncated the file.
     """
 
-    def __init__(self, path: str | Path, encoding: str = "utf-8") -> None:
-        self.path, self.encoding, self.is_cut = path, encoding, False
+    def __init__(self, path: str | Path, encoding: str = "utf-8", keep_cut: bool = False) -> None:
+        self.path, self.encoding, self.keep_cut, self.is_cut = path, encoding, keep_cut, False
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the lines. A truncated last line is dropped unless it is the only line."""
+        """Yield the lines. A truncated last line is dropped unless it is the only line, or `keep_cut` is set."""
         blank: list[str] | None = []  # empty lines before the first non-empty one
         for line in self._all():
             if blank is None:
@@ -103,12 +99,14 @@ class Lines:
         for text in self._decoded():
             first, *others = text.split("\n")
             pending.append(first)
+            if not others:
+                check_memory(self.path, sum(map(len, pending)))
             for next_line in others:
                 yield "".join(pending).removesuffix("\r")
                 lines += 1
                 pending = [next_line]
         last = "".join(pending).removesuffix("\r")  # empty if the file ends with a newline
-        if last and not (self.is_cut and lines):
+        if last and (self.keep_cut or not (self.is_cut and lines)):
             yield last
 
     def _decoded(self) -> Iterator[str]:
@@ -130,7 +128,7 @@ class Lines:
             data, self.is_cut = _read_bytes(self.path)
             yield from (data, b"")
             return
-        with _reading(self.path), files.regular(self.path) as file:
+        with _reading(self.path), files.unpacked(self.path) as file:
             while data := file.read(CHUNK):
                 yield data
             yield b""
@@ -161,20 +159,25 @@ def read_pairs(first: str | Path, second: str | Path, encoding: str = "utf-8") -
 
 def read_bytes(path: str | Path) -> bytes:
     """Return the bytes of a file. Raise DataError if it is missing, not a regular file, or larger than memory."""
-    return _read_bytes(path)[0]
+    with _reading(path):
+        check_memory(path, os.path.getsize(path), 0)
+        return files.read_bytes(path)
 
 
 def _read_bytes(path: str | Path) -> tuple[bytes, bool]:
-    """Return the bytes of a file or of its start, and True if they were truncated."""
-    bound = bound_of_files()
-    with _reading(path):
-        if bound is None:
-            _check_memory(path, os.path.getsize(path))
-            return files.read_bytes(path), False
-        data = files.read_beginning(path, bound.most + 1)
-        is_cut = len(data) > bound.most
-        bound.is_cut = bound.is_cut or is_cut
-        return data[: bound.most], is_cut
+    """Return the bytes of a file or of its start, decompressed, and True if they were truncated."""
+    bound, whole = bound_of_files(), io.BytesIO()
+    with _reading(path), files.unpacked(path) as file:
+        if bound is not None:
+            data = file.read(bound.most + 1)
+            is_cut = len(data) > bound.most
+            bound.is_cut = bound.is_cut or is_cut
+            return data[: bound.most], is_cut
+        check_memory(path, os.path.getsize(path), 0)
+        while chunk := file.read(CHUNKS):
+            whole.write(chunk)
+            check_memory(path, whole.tell())
+    return whole.getvalue(), False
 
 
 @contextlib.contextmanager
@@ -223,10 +226,10 @@ def _checked(path: str | Path, text: str) -> str:
     return text
 
 
-def _check_memory(path: str | Path, size: int) -> None:
-    """Raise DataError if decoding the file would exceed the free memory."""
+def check_memory(path: str | Path, size: int, held: int | None = None) -> None:
+    """Raise DataError if decoding `size` bytes would exceed the free memory; `held` bytes (default: all) are read."""
     free = free_memory()
-    if free is not None and size * DECODED > free:
+    if free is not None and size * DECODED - (size if held is None else held) > free:
         raise DataError(
             f"{path}: is {readable_bytes(size)} large, and reading it needs {DECODED} times as much memory, but only "
             f"{readable_bytes(free)} are free; split the file"

@@ -6,7 +6,7 @@ import heapq
 import random
 from collections.abc import Iterator
 from itertools import count, islice
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,12 +17,15 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.recipe.settings import sections
 
+PART = "corpus"  # further field of an example: the name of its corpus
+
 
 class WeightedCorpus(sections.Section):
     """A corpus of a mixture, with its weight."""
 
     corpus: sections.Corpus = Field(description="the corpus")
-    weight: PositiveFloat = Field(1.0, description="share of the examples relative to the other weights")
+    name: str | None = Field(None, description="its name as the field `corpus` of each example; none: its index")
+    weight: PositiveFloat | None = Field(None, description="share relative to the other weights; none: 1")
 
 
 def _at_least_two(value: object) -> object:
@@ -31,19 +34,12 @@ def _at_least_two(value: object) -> object:
     return as_tuple(value)
 
 
-class Drawn(NamedTuple):
-    """An example of a mixture, with the index of its corpus and its number in that corpus (from 1)."""
-
-    corpus: int
-    number: int
-    example: Example
-
-
 @register("corpus", "mixture")
 class Mixture(Corpus):
     """Several corpora combined in the ratio of their weights; each corpus keeps its own order.
 
-    The order is stratified: among the first n examples, for any n, each corpus has its share up to rounding.
+    The order is stratified: among the first n examples, for any n, each corpus has its share up to rounding. With
+    `temperature: T`, the weight of a corpus of n examples is n ** (1 / T) (Arivazhagan et al. 2019, arXiv 1907.05019).
     """
 
     class Config(Corpus.Config):
@@ -53,6 +49,9 @@ class Mixture(Corpus):
             min_length=2, description="the corpora, each with its weight: [{corpus: ..., weight: 2}, ...]"
         )
         size: PositiveInt | None = Field(None, description="number of examples; none: stop when a corpus is exhausted")
+        temperature: float | None = Field(
+            None, ge=0.1, description="T: weights are size ** (1 / T); 1: proportional to sizes; large: equal shares"
+        )
         repeat: bool = Field(
             False, description="restart exhausted corpora; false: raise an error if one ends before `size`"
         )
@@ -62,6 +61,16 @@ class Mixture(Corpus):
         def _ends(self) -> Mixture.Config:
             if self.repeat and self.size is None:
                 raise ValueError("with repeat: true, a mixture is endless; set size to the number of examples")
+            return self
+
+        @model_validator(mode="after")
+        def _one_weighting(self) -> Mixture.Config:
+            for number, share in enumerate(self.of if self.temperature is not None else ()):
+                the = f"temperature: {self.temperature:g} and of[{number}]"
+                if share.weight is not None:
+                    raise ValueError(f"{the}.weight: {share.weight:g} both set the shares; remove one of them")
+                if not share.corpus.files_read() and share.corpus.build().count() is None:
+                    raise ValueError(f"{the}, a '{share.corpus.part.part_name}' of unknown size; use weights instead")
             return self
 
         @model_validator(mode="after")
@@ -93,21 +102,28 @@ class Mixture(Corpus):
 
     def read(self) -> Iterator[Example]:
         """Yield the examples. Raise DataError if a corpus ends too early."""
-        for drawn in self._drawn():
-            yield drawn.example
+        for _, _, example in self._drawn():
+            yield example
 
-    def _drawn(self) -> Iterator[Drawn]:
-        streams = [_Stream(corpus, self.config.repeat) for corpus in self.corpora]
-        for made, number in zip(count(), self._order(), strict=False):
+    def _drawn(self) -> Iterator[tuple[int, int, Example]]:
+        """Yield the index of the corpus of each example, its number in that corpus (from 1), and the example."""
+        for corpus in self.corpora:
+            corpus.also = tuple(name for name in self.also if name != PART)
+        streams = [_numbered(corpus, self.config.repeat) for corpus in self.corpora]
+        read = [0] * len(streams)
+        for made, index in zip(count(), self._order(), strict=False):
             if made == self.config.size:
                 return
-            example = streams[number].next()
-            if example is not None:
-                yield Drawn(number, streams[number].read, example)
+            if (found := next(streams[index], None)) is not None:
+                read[index], example = found
+                part = {PART: self.config.of[index].name or str(index)} if PART in self.also else {}
+                yield index, read[index], example | part
             elif self.config.size is None:
                 return
             else:
-                raise DataError(self._exhausted(number, streams[number].read, made))
+                ends = f"of[{index}] with {counted(read[index], 'example')} ends after {made:,} of {self.config.size:,}"
+                text = f"{ends} examples of the mixture; set repeat: true, or lower size or its weight"
+                raise DataError(f"{self.corpora[index].name()}: {text}")
 
     def _order(self) -> Iterator[int]:
         """Yield corpus indices endlessly, sorted by random times: in [k, k + 1) / weight for example k of a corpus."""
@@ -116,36 +132,29 @@ class Mixture(Corpus):
             rng = random.Random(f"{self.config.seed} mixture {number}")
             return (((place + rng.random()) / weight, number) for place in count())
 
-        shares = enumerate(self.config.of)
-        return (number for _, number in heapq.merge(*(times(place, share.weight) for place, share in shares)))
+        return (number for _, number in heapq.merge(*(times(*share) for share in enumerate(self._weights()))))
 
-    def _exhausted(self, number: int, read: int, made: int) -> str:
-        size = self.config.size
-        share = f"of[{number}] with {counted(read, 'example')} ends after {made:,} of {size:,} examples of the mixture"
-        return f"{self.corpora[number].name()}: {share}; set repeat: true, or lower size or its weight"
+    def _weights(self) -> list[float]:
+        """Return the weight of each corpus. With `temperature`, corpora of unknown size are read to count them."""
+        if self.config.temperature is None:
+            return [share.weight or 1.0 for share in self.config.of]
+        sizes = [max(1, sum(1 for _ in corpus.stream())) for corpus in self.corpora]
+        return [(size / max(sizes)) ** (1 / self.config.temperature) for size in sizes]
 
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         """Return the location of the example in the corpus that it comes from."""
         drawn = next(islice(self._drawn(), number - 1, None), None)
-        return super().where(number) if drawn is None else self.corpora[drawn.corpus].where(drawn.number)
+        return super().place(number) if drawn is None else self.corpora[drawn[0]].where(drawn[1])
 
     def name(self) -> str:
         """Return the names of the corpora."""
         return f"the mixture of {' and '.join(dict.fromkeys(corpus.name() for corpus in self.corpora))}"
 
 
-class _Stream:
-    """A stream of one corpus; `read` is the number of the last example."""
-
-    def __init__(self, corpus: Corpus, repeat: bool) -> None:
-        self.corpus, self.repeat = corpus, repeat
-        self.examples, self.read = corpus.stream(), 0
-
-    def next(self) -> Example | None:
-        """Return the next example, restarting at the end if `repeat`; None at the end."""
-        example = next(self.examples, None)
-        if example is None and self.repeat and self.read:
-            self.examples, self.read = self.corpus.stream(), 0
-            example = next(self.examples, None)
-        self.read += example is not None
-        return example
+def _numbered(corpus: Corpus, repeat: bool) -> Iterator[tuple[int, Example]]:
+    """Yield the examples of a corpus with their numbers (from 1), endlessly if `repeat`, unless there are none."""
+    number, more = 0, True
+    while more:
+        for number, example in enumerate(corpus.stream(), start=1):
+            yield number, example
+        more = repeat and number > 0

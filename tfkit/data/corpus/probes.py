@@ -136,18 +136,11 @@ class Copying(Probe):
 
 
 @register("corpus", "reversal")
-class Reversal(Probe):
+class Reversal(Copying):
     """Probe: target = the reversed source of random symbols (Grefenstette et al. 2015, arXiv 1506.02516)."""
 
-    class Config(Probe.Config):
-        """Options of reversal."""
-
-        symbols: Drawn = Field(20, description="number of symbols")
-
-    config: Config
-
     def draw(self, length: int, rng: random.Random) -> tuple[list[str], list[str]]:
-        words = rng.choices(symbols(self.config.symbols), k=length)
+        words, _ = super().draw(length, rng)
         return words, words[::-1]
 
 

@@ -7,21 +7,34 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tfkit.core.errors import DataError, RunError, TfkitError, installing, with_article
-from tfkit.core.options import FolderPath, NonNegativeInt, RecipePath
+from tfkit.core.inputs import TEXT_FIELDS
+from tfkit.core.options import FolderPath, NonNegativeInt, RecipePath, as_tuple
+from tfkit.core.output import some
 from tfkit.core.registry import register
 from tfkit.core.synonyms import nearest
 from tfkit.data.chat import as_example, checked
-from tfkit.data.corpus.base import Example, Fields, Record, RecordCorpus, TextRecordCorpus
+from tfkit.data.corpus.base import (
+    Example,
+    Fields,
+    Record,
+    RecordCorpus,
+    TextRecordCorpus,
+    joined,
+    names_of,
+    several_labels,
+)
 from tfkit.data.corpus.lines import Lines, bound_of_files, read_bytes, read_text
+from tfkit.data.vectors import steps
 from tfkit.storage import files
 
 
@@ -41,12 +54,30 @@ def parsed(line: str, place: str) -> Any:
 ONE_LINE = "write one object per line, as `jq -c .` (of an array: `jq -c '.[]'`) does"
 
 
-def pick(record: object, fields: Mapping[str, str], place: str) -> Example:
-    """Extract `fields` (example field -> name in the record) from a record. Raise DataError if one is missing."""
-    return {field: _text(_find(record, name, place), name, place) for field, name in fields.items()}
+def pick(record: object, fields: Mapping[str, Any], place: str, also: Sequence[str] = ()) -> Example:
+    """Extract `fields` (example field -> name in the record), and `also` under their own names, null as "".
+
+    Several names become a JSON object. Raise DataError if one is missing, or if a field is null.
+    """
+    found = {}
+    for field, name in fields.items():
+        if isinstance(name, tuple):
+            found[field] = joined({str(one): _target(record, one, place) for one in name})
+        else:
+            found[field] = _text(find(record, name, place), name, place, field)
+    more = {name: find(record, name, place) for name in also}
+    return found | {name: "" if value is None else _text(value, name, place, name) for name, value in more.items()}
 
 
-def _find(record: object, name: str, place: str) -> object:
+def _target(record: object, name: str, place: str) -> str:
+    """Return one of several targets, or "" if it is missing, null or NaN."""
+    with contextlib.suppress(DataError):
+        value = find(record, name, place)
+        return "" if value is None or value != value else _text(value, name, place, "label")
+    return ""
+
+
+def find(record: object, name: str, place: str) -> object:
     """Look up `name` in a record, as a key or a dotted path."""
     if isinstance(record, Mapping) and name in record:
         return record[name]
@@ -65,12 +96,24 @@ def _available(value: object, name: str) -> str:
     if not isinstance(value, Mapping):
         return f"found {_kind(value)}; expected a mapping{f'; {ONE_LINE}' if isinstance(value, list) else ''}"
     hint = nearest(name, [str(name) for name in value])
-    return f"available: {', '.join(map(str, value)) or 'none'}" + (f". Did you mean '{hint}'?" if hint else "")
+    names = some((str(name)[:60] for name in value), 20) or "none"
+    return f"available: {names}" + (f". Did you mean '{hint}'?" if hint else "")
 
 
-def _text(value: object, name: str, place: str) -> str:
+IDS = ("text", "second", "source", "target")  # fields that read a list of numbers as text, for the tokenizer `ids`
+
+
+def _text(value: object, name: str, place: str, field: str) -> str:
+    if field == "vectors":
+        return steps(value, place)
     if isinstance(value, str):
         return value
+    if field in IDS and isinstance(value, list) and set(map(type, value)) <= {int, float}:
+        return " ".join(map(str, value))
+    if field not in TEXT_FIELDS and isinstance(value, list) and value and set(map(type, value)) <= {int, float}:
+        return json.dumps(value)  # an extra input of the model
+    if field == "label" and isinstance(value, list) and set(map(type, value)) <= {int, str}:
+        return json.dumps(list(map(str, value)), ensure_ascii=False)  # the labels of an example with several
     if isinstance(value, (bool, int, float)):
         return str(value).lower() if isinstance(value, bool) else str(value)
     first = f" (the first element is {name}.0)" if isinstance(value, list) else ""
@@ -95,20 +138,16 @@ class JsonLines(TextRecordCorpus):
         file: RecipePath = Field(description="a file with one JSON object per line")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.names = config.file, config.fields
-        self.fields = tuple(config.fields)
-
     def records(self) -> Iterator[Record]:
         """Yield the fields of each object. Raise DataError with the line of invalid JSON or of a missing field."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if line.strip():
-                yield place, pick(parsed(line, place), self.names, place)
+                yield place, pick(parsed(line, place), self.names, place, self.also)
 
 
-Columns = Annotated[dict[str, str | NonNegativeInt], Field(min_length=1)]
+Several = Annotated[tuple[str | NonNegativeInt, ...], BeforeValidator(as_tuple)]
+Columns = Annotated[dict[str, str | NonNegativeInt | Several], Field(min_length=1), AfterValidator(several_labels)]
 
 
 @register("corpus", "csv")
@@ -125,36 +164,39 @@ class Csv(TextRecordCorpus):
 
         @model_validator(mode="after")
         def _names_need_a_header(self) -> Csv.Config:
-            names = [column for column in self.fields.values() if isinstance(column, str)]
+            names = [column for column in names_of(self.fields) if isinstance(column, str)]
             if names and not self.header:
                 raise ValueError(f"without a header, use column indices (from 0), not names: {', '.join(names)}")
             if self.delimiter in '"\r\n':
                 raise ValueError(f"{self.delimiter!r} cannot be a delimiter; use ',', ';' or \"\\t\"")
             return self
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.columns = config.file, config.fields
-        self.delimiter, self.header = config.delimiter, config.header
-        self.fields = tuple(config.fields)
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield the fields of each row. Raise DataError with the line of a ragged or badly quoted row."""
-        rows = self._rows()
-        line, first = next(rows)
-        columns = _numbers(self.columns, first, f"{self.file}:{line}")
-        if not self.header:
-            yield f"{self.file}:{line}", {field: first[column] for field, column in columns.items()}
-        for line, cells in rows:
-            if len(cells) == len(first):
-                yield f"{self.file}:{line}", {field: cells[column] for field, column in columns.items()}
-            elif cells or not self.skip_empty:
-                raise DataError(f"{self.file}:{line}: {len(cells)} columns, but the first row has {len(first)}")
+        rows = self.rows()
+        first = next(rows)
+        more = {name: name if self.config.header or not name.isdecimal() else int(name) for name in self.also}
+        columns = _numbers([*names_of(self.names), *more.values()], first[1], first[0])
+        for place, cells in rows if self.config.header else chain([first], rows):
+            example = pick({name: cells[column] for name, column in columns.items()}, self.names, place)
+            yield place, example | {name: cells[columns[column]] for name, column in more.items()}
+
+    def rows(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the location and the cells of each row, also of the header. Raise DataError as `records` does."""
+        count = None
+        for line, cells in self._rows():
+            count = len(cells) if count is None else count
+            if len(cells) == count:
+                yield f"{self.file}:{line}", cells
+            elif cells or not self.config.skip_empty:
+                raise DataError(f"{self.file}:{line}: {len(cells)} columns, but the first row has {count}")
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield each row with the number (from 1) of its first line."""
         lines = read_text(self.file, self.encoding).rstrip("\n").split("\n")
-        reader = csv.reader((f"{line}\n" for line in lines), delimiter=self.delimiter, strict=True)
+        reader = csv.reader((f"{line}\n" for line in lines), delimiter=self.config.delimiter, strict=True)
         limit = csv.field_size_limit(sys.maxsize)
         begin = 1
         try:
@@ -167,16 +209,17 @@ class Csv(TextRecordCorpus):
             csv.field_size_limit(limit)
 
 
-def _numbers(columns: Mapping[str, str | int], first: list[str], place: str) -> dict[str, int]:
-    """Return the column index of each field. Raise DataError for unknown columns."""
-    numbers: dict[str, int] = {}
-    for field, column in columns.items():
+def _numbers(columns: Iterable[str | int], first: list[str], place: str) -> dict[str | int, int]:
+    """Return the index of each column. Raise DataError for unknown columns."""
+    numbers: dict[str | int, int] = {}
+    for column in columns:
         if isinstance(column, str) and column not in first:
             hint, parted = nearest(column, first), _parted(first)
-            available = ", ".join(first) + (parted or (f". Did you mean '{hint}'?" if hint else ""))
+            names = some((name[:60] for name in first), 20)
+            available = names + (parted or (f". Did you mean '{hint}'?" if hint else ""))
             raise DataError(f"{place}: no column '{column}' in the header; available: {available}")
-        numbers[field] = first.index(column) if isinstance(column, str) else column
-        if numbers[field] >= len(first):
+        numbers[column] = first.index(column) if isinstance(column, str) else column
+        if numbers[column] >= len(first):
             raise DataError(
                 f"{place}: {len(first)} columns, but column {column} is selected (counted from 0){_parted(first)}"
             )
@@ -205,62 +248,57 @@ class Parquet(RecordCorpus):
         file: RecipePath = Field(description="a Parquet file")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.names = config.file, config.fields
-        self.fields = tuple(config.fields)
-
     def records(self) -> Iterator[Record]:
         """Yield the selected fields of each row. Raise DataError if pyarrow is missing or the file is invalid."""
-        for number, row in enumerate(self._rows(), start=1):
-            place = f"{self.file}: row {number}"
-            yield place, pick(row, self.names, place)
+        for place, row in self.rows():
+            yield place, pick(row, self.names, place, self.also)
+
+    def rows(self) -> Iterator[tuple[str, object]]:
+        """Yield each row with its location: the columns of `fields`, or all columns if one is missing."""
+        yield from ((f"{self.file}: row {number}", row) for number, row in enumerate(self._rows(), start=1))
 
     def count(self) -> int:
         """Return the row count from the metadata; a small file may declare a large count."""
-        rows: int = self._file.metadata.num_rows
-        return rows
+        return int(self._file.metadata.num_rows)
 
     def _rows(self) -> Iterator[object]:
         """Yield the rows, reading them in blocks."""
-        with self._data_errors():
+        names = [*names_of(self.names), *self.also]
+        with pyarrow_errors(self.file, "Parquet"):
             if bound_of_files() is None:
-                yield from rows_of(self._file.iter_batches(ROWS), self.names)
+                yield from rows_of(self._file.iter_batches(ROWS), names)
                 return
             with files.regular(self.file) as file:  # buffered reading skips unused pages
                 start = import_module("pyarrow.parquet").ParquetFile(file, buffer_size=BUFFER)
-                yield from rows_of(start.iter_batches(FEW), self.names)
+                yield from rows_of(start.iter_batches(FEW), names)
 
     @cached_property
     def _file(self) -> Any:
-        with self._data_errors():
+        with pyarrow_errors(self.file, "Parquet"):
             pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
             return parquet.ParquetFile(pyarrow.BufferReader(read_bytes(self.file)))
 
-    @contextlib.contextmanager
-    def _data_errors(self) -> Iterator[None]:
-        """Convert errors of pyarrow, or a missing pyarrow, to DataError."""
-        try:
-            import_module("pyarrow")
-        except ImportError:
-            raise DataError(f"{self.file}: reading Parquet needs the package pyarrow: {installing('data')}") from None
-        try:
-            yield
-        except TfkitError as error:
-            raise DataError(str(error)) from None
-        except Exception as error:  # pyarrow's errors have no common class
-            raise DataError(f"{self.file}: not a Parquet file: {error}") from None
 
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
+@contextlib.contextmanager
+def pyarrow_errors(file: str | Path, kind: str) -> Iterator[None]:
+    """Convert errors of pyarrow, or a missing pyarrow, to DataError."""
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise DataError(f"{file}: reading a {kind} file needs the package pyarrow: {installing('data')}") from None
+    try:
+        yield
+    except TfkitError as error:
+        raise DataError(str(error)) from None
+    except Exception as error:  # pyarrow's errors have no common class
+        raise DataError(f"{file}: not a {kind} file: {error}") from None
 
 
-def rows_of(batches: Iterable[Any], fields: Mapping[str, str]) -> Iterator[object]:
-    """Yield the rows of pyarrow's batches: the columns that `fields` name, or all columns if one is missing."""
+def rows_of(batches: Iterable[Any], names: Sequence[str]) -> Iterator[object]:
+    """Yield the rows of pyarrow's batches: the columns with these names, or all columns if one is missing."""
     for batch in batches:
         batch.validate(full=True)  # offsets outside of the file would end the process
-        found = [{name, name.split(".")[0]}.intersection(batch.schema.names) for name in fields.values()]
+        found = [{name, name.split(".")[0]}.intersection(batch.schema.names) for name in names]
         yield from (batch.select(sorted(set().union(*found))) if all(found) else batch).to_pylist()
 
 
@@ -278,10 +316,6 @@ class Conversations(TextRecordCorpus):
 
         file: RecipePath = Field(description="a file with one conversation per line")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file = config.file
-
     def records(self) -> Iterator[Record]:
         """Yield each conversation. Raise DataError with the line number if one is invalid."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
@@ -297,10 +331,6 @@ class Conversations(TextRecordCorpus):
                     f"{place}: expected two or more messages, the last (the target) with the role assistant"
                 )
             yield place, as_example(messages)
-
-    def name(self) -> str:
-        """Return the file path."""
-        return self.file
 
 
 STATE, SPLITS = "state.json", "dataset_dict.json"  # written by save_to_disk
@@ -326,21 +356,18 @@ class Datasets(RecordCorpus):
                 return tuple(str(file) for file in data_files(Path(self.folder), self.split))
             return (self.folder,)
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.folder, self.split, self.names = Path(config.folder), config.split, config.fields
-        self.fields = tuple(config.fields)
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield the selected columns of each row. Raise DataError if pyarrow is missing or a file is invalid."""
-        for file in data_files(self.folder, self.split):
-            for number, row in enumerate(_rows(file, self.names), start=1):
+        for file in data_files(Path(self.config.folder), self.config.split):
+            for number, row in enumerate(_rows(file, [*names_of(self.names), *self.also]), start=1):
                 place = f"{file}: row {number}"
-                yield place, pick(row, self.names, place)
+                yield place, pick(row, self.names, place, self.also)
 
     def name(self) -> str:
         """Return the path of the folder or of the split."""
-        return str(self.folder if self.split is None else self.folder / self.split)
+        return str(Path(self.config.folder, self.config.split or ""))
 
 
 def data_files(folder: Path, split: str | None) -> list[Path]:
@@ -369,18 +396,9 @@ def data_files(folder: Path, split: str | None) -> list[Path]:
     return chosen
 
 
-def _rows(file: Path, fields: Mapping[str, str]) -> Iterator[object]:
-    try:
-        ipc, parquet = import_module("pyarrow.ipc"), import_module("pyarrow.parquet")
-    except ImportError:
-        raise DataError(f"{file}: reading data sets needs the package pyarrow: {installing('data')}") from None
-    try:
-        with files.regular(file) as opened:
-            batches = (
-                parquet.ParquetFile(opened).iter_batches() if file.suffix == ".parquet" else ipc.open_stream(opened)
-            )
-            yield from rows_of(batches, fields)
-    except RunError as error:
-        raise DataError(str(error)) from None
-    except Exception as error:  # pyarrow's errors have no common class
-        raise DataError(f"{file}: not a data set file: {error}") from None
+def _rows(file: Path, names: Sequence[str]) -> Iterator[object]:
+    with pyarrow_errors(file, "data set"), files.regular(file) as opened:
+        if file.suffix == ".parquet":
+            yield from rows_of(import_module("pyarrow.parquet").ParquetFile(opened).iter_batches(), names)
+        else:
+            yield from rows_of(import_module("pyarrow.ipc").open_stream(opened), names)

@@ -13,9 +13,8 @@ from tfkit.core.errors import DataError
 from tfkit.core.options import NonNegativeInt, PositiveInt, RecipePath
 from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Encoding, Example, RecipePaths, Record, TextRecordCorpus
+from tfkit.data.corpus.fasta import refuse_fasta
 from tfkit.data.corpus.lines import Lines, read_pairs, read_text
-
-_SEQUENCE = re.compile(r"[A-Z*-]+|[acgtunACGTUN-]+")  # of amino acids or nucleotides
 
 
 @register("corpus", "text")
@@ -34,38 +33,34 @@ class TextCorpus(Corpus):
         )
         encoding: Encoding = Field("utf-8", description="text encoding of the files: utf-8, latin-1, ...")
 
+    running = True
     fields = ("text",)
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.files, self.unit, self.encoding = config.files, config.unit, config.encoding
+    config: Config
 
     def read(self) -> Iterator[Example]:
         """Yield the texts of all files in order."""
-        for file in self.files:
+        for file in self.config.files:
             for _, text in self._texts(file):
                 yield {"text": text}
 
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         """Return the file and first line of the text."""
-        places = ((file, line) for file in self.files for line, _ in self._texts(file))
+        places = ((file, line) for file in self.config.files for line, _ in self._texts(file))
         file, line = next(islice(places, number - 1, None))
         return f"{file}:{line}"
 
     def name(self) -> str:
         """Return the file path or paths."""
-        return ", ".join(self.files)
+        return ", ".join(self.config.files)
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
         """Yield each text with the number of its first line."""
-        header, *sequence = islice(filter(str.strip, Lines(file, self.encoding)), 2)
-        if re.match(r">\S", header) and sequence and _SEQUENCE.fullmatch(sequence[0].strip()):
-            raise DataError(f"{file}: is FASTA, whose headers are no text; write one sequence per line without headers")
-        if self.unit == "document":
-            yield 1, read_text(file, self.encoding)
+        refuse_fasta(file, Lines(file, self.config.encoding))
+        if self.config.unit == "document":
+            yield 1, read_text(file, self.config.encoding)
             return
-        numbered = enumerate(Lines(file, self.encoding), start=1)
-        if self.unit == "line":
+        numbered = enumerate(Lines(file, self.config.encoding), start=1)
+        if self.config.unit == "line":
             yield from ((number, line) for number, line in numbered if line.strip())
             return
         for filled, block in groupby(numbered, key=lambda line: bool(line[1].strip())):
@@ -93,19 +88,18 @@ class LabelledText(TextRecordCorpus):
         )
 
     fields = ("text", "label")
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.labels = config.file, config.labels
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield texts with labels. Raise DataError if the two files have different numbers of lines."""
-        if self.labels is None:
+        refuse_fasta(self.file, Lines(self.file, self.encoding))
+        labels = self.config.labels
+        if labels is None:
             pairs: Iterator[tuple[str, ...]] = map(self._parted, Lines(self.file, self.encoding))
         else:
-            pairs = read_pairs(self.file, self.labels, self.encoding)
+            pairs = read_pairs(self.file, labels, self.encoding)
         for number, (text, label) in enumerate(pairs, start=1):
-            file = self.labels if self.labels is not None and text.strip() else self.file
+            file = labels if labels is not None and text.strip() else self.file
             if label.startswith(FASTTEXT) and text.startswith(FASTTEXT):
                 raise DataError(f"{file}:{number}: has several labels; a text has one")
             yield f"{file}:{number}", {"text": text, "label": label.strip()}
@@ -128,21 +122,18 @@ class ParallelText(TextRecordCorpus):
         target: RecipePath = Field(description="a file with one target text per line")
 
     fields = ("source", "target")
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.source, self.target = config.source, config.target
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield the pairs. Raise DataError if the files have different numbers of lines."""
-        pairs = read_pairs(self.source, self.target, self.encoding)
+        pairs = read_pairs(self.config.source, self.config.target, self.encoding)
         for number, (source, target) in enumerate(pairs, start=1):
-            file = self.target if source.strip() else self.source
+            file = self.config.target if source.strip() else self.config.source
             yield f"{file}:{number}", {"source": source, "target": target}
 
     def name(self) -> str:
         """Return both file paths."""
-        return f"{self.source} and {self.target}"
+        return f"{self.config.source} and {self.config.target}"
 
 
 @register("corpus", "parallel_tsv")
@@ -166,27 +157,23 @@ class ParallelTsv(TextRecordCorpus):
             return self
 
     fields = ("source", "target")
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.header = config.file, config.header
-        self.source, self.target = config.source_column, config.target_column
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield the pairs. Raise DataError with the line whose number of columns differs from the first line's."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
-        first = next(lines)
+        first, source, target = next(lines), self.config.source_column, self.config.target_column
         columns = first[1].count("\t") + 1
-        if columns <= max(self.source, self.target):
+        if columns <= max(source, target):
             raise DataError(
-                f"{self.file}:1: {columns} columns, but column {max(self.source, self.target)} is selected "
+                f"{self.file}:1: {columns} columns, but column {max(source, target)} is selected "
                 "(columns are counted from 0 and separated by tabs)"
             )
-        for number, line in lines if self.header else chain([first], lines):
+        for number, line in lines if self.config.header else chain([first], lines):
             cells = line.split("\t")
             if len(cells) == columns:
-                yield f"{self.file}:{number}", {"source": cells[self.source], "target": cells[self.target]}
-            elif line.strip() or not self.skip_empty:
+                yield f"{self.file}:{number}", {"source": cells[source], "target": cells[target]}
+            elif line.strip() or not self.config.skip_empty:
                 raise DataError(f"{self.file}:{number}: {len(cells)} columns, but the first line has {columns}")
 
 
@@ -204,20 +191,17 @@ class TaggedText(TextRecordCorpus):
         tags: RecipePath = Field(description="a file with one line of tags per text, one tag per word")
 
     fields = ("text", "tags")
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.file, self.tags = config.file, config.tags
+    config: Config
 
     def records(self) -> Iterator[Record]:
         """Yield words and tags. Raise DataError with the line whose numbers of words and tags differ."""
-        pairs = read_pairs(self.file, self.tags, self.encoding)
+        pairs = read_pairs(self.file, self.config.tags, self.encoding)
         for number, (line, tag_line) in enumerate(pairs, start=1):
             # words are separated by spaces and tabs only, not by no-break spaces
             words, tags = _split(line), _split(tag_line)
             if len(words) != len(tags):
                 raise DataError(
-                    f"{self.tags}:{number}: {len(tags)} tags, but {self.file}:{number} has {len(words)} words"
+                    f"{self.config.tags}:{number}: {len(tags)} tags, but {self.file}:{number} has {len(words)} words"
                 )
             yield f"{self.file}:{number}", {"text": " ".join(words), "tags": " ".join(tags)}
 
@@ -247,10 +231,11 @@ class Conllu(TextRecordCorpus):
         )
 
     fields = ("text", "tags")
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.file, self.column = config.file, config.column
+        self.column = config.column
         self._width = 0  # columns of a file that is not CoNLL-U
 
     def records(self) -> Iterator[Record]:

@@ -8,8 +8,8 @@ import os
 import struct
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,10 +19,12 @@ from pydantic import Field
 
 from tfkit.core.errors import DataError, RunError, installing
 from tfkit.core.options import FolderPath, PositiveFloat, PositiveInt, RecipePath
+from tfkit.core.output import counted
 from tfkit.core.registry import register
-from tfkit.data.corpus.base import Corpus, Example
+from tfkit.data.corpus.base import Corpus, Example, Fields, Record, RecordCorpus, names_of
 from tfkit.data.corpus.lines import Lines
-from tfkit.data.vectors import Array, Vectors, files_in, finite, read_npy
+from tfkit.data.corpus.records import pick
+from tfkit.data.vectors import NUMBERS, Array, Vectors, files_in, finite, read_npy, read_npz
 from tfkit.storage import files
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".ppm", ".pgm")
@@ -42,7 +44,7 @@ class VectorCorpus(Corpus):
 
     def inputs(self, path: str) -> Iterator[Vectors]:
         """Yield unlabelled arrays as inputs of a trained model. Raise DataError for unreadable files."""
-        yield from _rows(path, 1.0)
+        yield from _rows(path, dict(self.config).get("scale", 1.0))
 
 
 @register("corpus", "npy")
@@ -92,16 +94,58 @@ class Npy(VectorCorpus):
             )
         return [str(label) for label in array.tolist()]
 
-    def inputs(self, path: str) -> Iterator[Vectors]:
-        yield from _rows(path, self.config.scale)
-
-    def name(self) -> str:
-        """Return the file path."""
-        return self.config.file
-
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         """Return the file and row number, from 1."""
         return f"{self.config.file}: row {number}"
+
+
+@register("corpus", "arrays")
+class Arrays(RecordCorpus):
+    """Sequences of several lengths in a .npz file: number n is `values[offsets[n] : offsets[n + 1]]`.
+
+    Values are vectors ([steps] or [steps width]; steps with NaN are masked) or, with `fields: {text: values}`, ids for
+    the tokenizer `ids`. Other arrays of the file have an entry per sequence, such as `fields: {label: age}`.
+    """
+
+    class Config(RecordCorpus.Config):
+        """The file and its arrays."""
+
+        file: RecipePath = Field(description="a .npz file with the arrays `values` and `offsets`")
+        fields: Fields = Field(
+            {"vectors": "values"}, description="array of each field; without `values`, vectors has it"
+        )
+
+    config: Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if "values" not in self.names.values():
+            self.names = {"vectors": "values", **self.names}
+            self.fields = tuple(self.names)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the fields of each sequence. Raise DataError for unusable offsets and for arrays of other lengths."""
+        arrays = read_npz(self.file, dict.fromkeys(("values", "offsets", *names_of(self.names), *self.also)))
+        values, offsets = arrays.pop("values"), arrays.pop("offsets")
+        are_numbers = offsets.dtype.kind in "iu" and offsets.ndim == 1 and values.dtype.kind in NUMBERS and values.ndim
+        marks: list[int] = offsets.tolist() if are_numbers else []
+        fixed = {0: 0, len(marks) - 1: len(values) if are_numbers else 0}
+        wrong = [n for n, mark in enumerate(marks) if mark != fixed.get(n, mark) or mark < marks[max(n - 1, 0)]]
+        if wrong or not marks:
+            those = f"offsets {offsets.dtype} {list(offsets.shape)}, values {values.dtype} {list(values.shape)}"
+            what = f"offsets[{wrong[0]}] is {marks[wrong[0]]:,} ({len(values):,} values)" if wrong else those
+            raise DataError(
+                f"{self.file}: offsets must be whole numbers from 0 to the number of values, never falling; {what}"
+            )
+        for name, array in arrays.items():
+            if array.shape[:1] != (len(marks) - 1,):
+                size = counted(len(marks) - 1, "sequence")
+                raise DataError(f"{self.file}: {name} has shape {list(array.shape)}, but there are offsets of {size}")
+        for number, (start, stop) in enumerate(pairwise(marks)):
+            place, part = f"{self.file}: row {number + 1}", values[start:stop]
+            row: dict[str, object] = {name: array[number].tolist() for name, array in arrays.items()}
+            row["values"] = part if self.names.get("vectors") == "values" else part.tolist()
+            yield place, pick(row, self.names, place, self.also)
 
 
 class FolderCorpus(VectorCorpus):
@@ -153,14 +197,9 @@ class FolderCorpus(VectorCorpus):
         if array.shape[1:] != like.shape[1:]:
             raise DataError(f"{path}: has shape {list(array.shape)}, but {first} has {list(like.shape)}")
 
-    @cached_property
-    def _files(self) -> list[str]:
-        return files_in(self.config.folder, self.suffixes)
-
     def _labelled(self) -> Iterator[tuple[str, str]]:
-        """Yield each file with its label."""
         if self.config.labels is None:
-            for path in self._files:
+            for path in files_in(self.config.folder, self.suffixes):
                 label = os.path.basename(os.path.dirname(path))
                 if Path(path).parent == Path(self.config.folder):
                     raise DataError(f"{path}: is not in a class folder; move it to a subfolder, or set `labels`")
@@ -176,10 +215,10 @@ class FolderCorpus(VectorCorpus):
         """Return the folder path."""
         return self.config.folder
 
-    def where(self, number: int) -> str:
+    def place(self, number: int) -> str:
         """Return the path of example `number`."""
         paths = [path for path, _ in self._labelled()]
-        return paths[number - 1] if number <= len(paths) else super().where(number)
+        return paths[number - 1] if number <= len(paths) else super().place(number)
 
 
 @register("corpus", "images")
@@ -378,7 +417,6 @@ def files_lines(path: str) -> list[str]:
 
 
 def _rows(path: str, scale: float) -> Iterator[Vectors]:
-    """Yield the scaled rows of an array."""
     array: NDArray[Any] = read_npy(path)
     for number, row in enumerate(array, 1):
         place = f"{path}: row {number}"

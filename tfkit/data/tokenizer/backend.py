@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -183,13 +184,14 @@ COMMON_NAMES: dict[str, tuple[str, ...]] = {
     "mask": ("<mask>", "[MASK]"),
     "separator": ("[SEP]", "<sep>", "</s>"),
 }
+TAG = "tag_"  # prefix of the roles of tags
 SENTINEL = "<extra_id_{}>"  # T5's names for sentinel tokens, numbered from 0
 _PREFIX = "tfkit."
 _ROLES = "tfkit"  # marks the template that stores roles, even if it has none
 
 
 class SpecialTokens(BaseModel):
-    """Special tokens by role; their ids are assigned in this order from 0, and `none` omits a role."""
+    """Special tokens by role; `none` omits a role. Their ids are in this order from 0, or after those of symbols."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, title="SpecialTokens")
 
@@ -252,7 +254,7 @@ def with_roles(backend: tokenizers.Tokenizer, special: Mapping[str, str]) -> tok
     text, other = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}
     marks[_ROLES] = {"id": _ROLES, "ids": [], "tokens": []}
     template = {"type": "TemplateProcessing", "single": [text], "pair": [text, other], "special_tokens": marks}
-    rest = [step for step in _template_steps(data["post_processor"]) if not _is_roles(step)]
+    rest = own_steps(data["post_processor"])
     data["post_processor"] = {"type": "Sequence", "processors": [template, *rest]} if rest else template
     return tokenizers.Tokenizer.from_str(json.dumps({**data, "truncation": None, "padding": None}))
 
@@ -263,6 +265,11 @@ def roles_in(post_processor: Any) -> dict[str, str] | None:
         marks = step["special_tokens"].items()
         return {name.removeprefix(_PREFIX): mark["tokens"][0] for name, mark in marks if mark["tokens"]}
     return None
+
+
+def own_steps(post_processor: Any) -> list[dict[str, Any]]:
+    """Return the steps of a post-processor without the template of `with_roles`."""
+    return [step for step in _template_steps(post_processor) if not _is_roles(step)]
 
 
 def _template_steps(post_processor: Any) -> list[dict[str, Any]]:
@@ -302,8 +309,9 @@ def unknown_problem(special: SpecialTokens, covers: str) -> str:
 
 @cache
 def byte_of_letter() -> dict[str, int]:
-    """Return letter -> byte for the alphabet of byte-level tokens."""
-    return dict(_letters())
+    """Return letter -> byte: the letter with the byte's code if it is printable, else the next one from U+0100."""
+    alphabet, hidden = set(pre_tokenizers.ByteLevel.alphabet()), itertools.count(256)
+    return {chr(byte) if chr(byte) in alphabet else chr(next(hidden)): byte for byte in range(256)}
 
 
 def token_bytes(token: str) -> bytes:
@@ -311,15 +319,3 @@ def token_bytes(token: str) -> bytes:
     byte_of = byte_of_letter()
     plain = all(letter in byte_of for letter in token)
     return bytes(byte_of[letter] for letter in token) if plain else token.encode()
-
-
-def _letters() -> Iterator[tuple[str, int]]:
-    """Yield the letter of each byte: the character with this code if printable, else the next one from U+0100."""
-    hidden = 0
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    for byte in range(256):
-        if chr(byte) in alphabet:
-            yield chr(byte), byte
-        else:
-            yield chr(256 + hidden), byte
-            hidden += 1

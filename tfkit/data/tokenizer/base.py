@@ -8,6 +8,7 @@ breaks exactly; only a literal "▁" is lost.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from tfkit.core.errors import DataError, RunError, TfkitError, UsageError
 from tfkit.core.facts import RecipeConfig
 from tfkit.data.tokenizer.backend import (
     ROLES,
+    TAG,
     SpecialTokens,
     infer_roles,
     panics_as_errors,
@@ -54,6 +56,7 @@ class Tokenizer:
         self.special_ids: dict[str, int] = {role: vocabulary[special[role]] for role in ROLES if role in special}
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
         self.gaps = frozenset(range(self.vocab_size)).difference(vocabulary.values())  # ids without a token
+        self.tags = tuple(text for role, text in special.items() if role.startswith(TAG))
         self.backend = with_roles(backend, special)
         self.backend.encode_special_tokens = True
         self._source = source
@@ -67,6 +70,16 @@ class Tokenizer:
         """Return a copy for target texts, with `source` as the tokenizer for source texts."""
         return Tokenizer(self.backend, {role: self.token(id_) for role, id_ in self.special_ids.items()}, source)
 
+    def with_tags(self, tags: Sequence[str]) -> Tokenizer:
+        """Return a copy that encodes each tag as one token, anywhere in a text. Raise DataError for special tokens."""
+        backend = tokenizers.Tokenizer.from_str(self.to_json())
+        backend.add_tokens([tokenizers.AddedToken(tag, rstrip=True, normalized=False) for tag in tags])
+        roles = roles_in(json.loads(self.to_json())["post_processor"]) or {}
+        roles = {role: text for role, text in roles.items() if not role.startswith(TAG)}
+        if taken := set(tags).intersection(roles.values()):
+            raise DataError(f"the tag {min(taken)} is a special token of the tokenizer; use another name")
+        return Tokenizer(backend, roles | {f"{TAG}{number}": tag for number, tag in enumerate(tags)}, self._source)
+
     @property
     def sizes(self) -> int | tuple[int, int]:
         """Vocabulary size, or (source, target) sizes for two tokenizers."""
@@ -76,22 +89,13 @@ class Tokenizer:
         """Return the ids of `text` without adding special tokens; `special` recognizes special tokens in the text."""
         return self.encode_batch([text], special)[0]
 
-    @panics_as_errors()
     def encode_batch(self, texts: Sequence[str], special: bool = False, template: bool = False) -> list[list[int]]:
         """Encode many texts in parallel. Raise DataError if a text cannot be encoded.
 
         `template` adds the special tokens of a third-party file's template ([CLS] ... [SEP]).
         """
-        backend = self._reads_special if special else self.backend
-        try:
-            encoded = backend.encode_batch_fast(list(texts), add_special_tokens=template)
-        except TypeError:
-            raise _not_text(texts) from None
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"{self._first_unknown(texts)}: {error}") from error
-        return [list(one.ids) for one in encoded]
+        return [list(one.ids) for one in self._encoded(texts, special, template)]
 
-    @panics_as_errors()
     def encode_with_places(
         self, texts: Sequence[str], special: bool = False
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
@@ -99,14 +103,46 @@ class Tokenizer:
 
         `special` recognizes special tokens in the texts. Raise DataError if a text cannot be encoded.
         """
+        found = zip(texts, self._encoded(texts, special, places=True), strict=True)
+        return [(list(one.ids), self._places(text, special) or list(one.offsets)) for text, one in found]
+
+    @panics_as_errors()
+    def _encoded(
+        self, texts: Sequence[str], special: bool, template: bool = False, places: bool = False
+    ) -> list[tokenizers.Encoding]:
         backend = self._reads_special if special else self.backend
+        encode = backend.encode_batch if places else backend.encode_batch_fast
+        read = list(texts)
         try:
-            encoded = backend.encode_batch(list(texts), add_special_tokens=False)
+            if self.kmers:
+                read = [" ".join(text[begin:end] for begin, end in self._places(text, special)) for text in texts]
+            return encode(read, add_special_tokens=template)
         except TypeError:
             raise _not_text(texts) from None
+        except DataError:
+            raise
         except Exception as error:  # the library raises plain Exception
-            raise DataError(f"{self._first_unknown(texts)}: {error}") from error
-        return [(list(one.ids), list(one.offsets)) for one in encoded]
+            raise DataError(self._first_unknown(read) or str(error)) from error
+
+    @cached_property
+    def kmers(self) -> tuple[int, int] | None:
+        """Size and stride of overlapping k-mers, which are cut here; tokenizer.json reads them separated by spaces."""
+        found = KMERS.search(repr(self.backend.pre_tokenizer))
+        return None if found is None else (int(found[1]), int(found[2]))
+
+    def _places(self, text: str, special: bool) -> list[tuple[int, int]]:
+        """Return the spans of overlapping k-mers, tags and, if recognized, special tokens; [] without k-mers."""
+        if self.kmers is None:
+            return []
+        places, begin, added = list[tuple[int, int]](), 0, self.backend.get_added_tokens_decoder().values()
+        names = "|".join(re.escape(one.content) + r"\s*" * one.rstrip for one in added if special or not one.special)
+        for number, part in enumerate(re.split(f"({names})", text) if names else [text]):
+            if part and part.split() != [part] and number % 2 == 0:
+                raise DataError(f"{part!r:.60} contains white space; k-mers are cut from letters without spaces")
+            spans = [(0, len(part))] if number % 2 else kmers_in(len(part), *self.kmers)
+            places += [(begin + first, begin + last) for first, last in spans]
+            begin += len(part)
+        return places
 
     @cached_property
     def _reads_special(self) -> tokenizers.Tokenizer:
@@ -129,14 +165,17 @@ class Tokenizer:
         return list(dict.fromkeys(piece.strip() or piece for piece in pieces))
 
     def _first_unknown(self, texts: Sequence[str]) -> str:
-        """Return the error message for a text that cannot be encoded because there is no unknown token."""
+        """Return the error message for the first piece that cannot be encoded; "" if all pieces are known."""
+        known = self.backend.get_vocab(with_added_tokens=False)
+        ids = len(known) if all(token == str(id_) for token, id_ in known.items()) else 0
         for text in texts:
             normal = self.backend.normalizer.normalize_str(text) if self.backend.normalizer else text
             cutter = self.backend.pre_tokenizer
             for piece, _ in cutter.pre_tokenize_str(normal) if cutter else ():
-                if piece not in self:
-                    return f"{piece!r} is not in the vocabulary, which has no unknown token"
-        return "the text cannot be encoded"
+                if piece not in known:
+                    numbers = f"an id; ids are whole numbers from 0 to {ids - 1}, as in 25 18 50"
+                    return f"{piece!r} is not {numbers if ids else 'in the vocabulary, which has no unknown token'}"
+        return ""
 
     @panics_as_errors()
     def decode(self, ids: Sequence[int]) -> str:
@@ -223,6 +262,16 @@ class Tokenizer:
         return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size} tokens, {self.special_ids})"
 
 
+# comment in the pre-tokenizer of overlapping k-mers: their size and stride
+KMERS = re.compile(r"\(\?#kmer ([1-9]\d{0,2}) ([1-9]\d{0,2})\)")
+
+
+def kmers_in(length: int, size: int, stride: int) -> list[tuple[int, int]]:
+    """Return the spans of the k-mers of `length` letters; the last one is shorter if letters are left over."""
+    starts = range(0, max(length - size + stride, min(length, 1)), stride)
+    return [(start, min(start + size, length)) for start in starts]
+
+
 def _not_text(texts: Sequence[Any]) -> TfkitError:
     """Return the error for values that the library rejects as strings."""
     for text in texts:
@@ -306,11 +355,13 @@ def continuations(tokenizer: Tokenizer) -> Flags:
     """Return the mask [vocab_size] of word-internal tokens, which start with `##`, or lack a leading `▁` or `Ġ`.
 
     In vocabularies without such marks (characters), letters and digits are word-internal, because the space before
-    them starts the word; all other characters start a word.
+    them starts the word; all other characters start a word. Tokens joined by spaces are words.
     """
     vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
     marks = [mark for mark in ("▁", "Ġ") if any(token.startswith(mark) for token in vocabulary)]
     inside = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+    if tokenizer.backend.decoder is None:
+        return inside
     pieces = any(token.startswith("##") and len(token) > 2 for token in vocabulary)
     for token, id_ in vocabulary.items():
         if pieces:

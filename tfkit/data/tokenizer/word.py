@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -66,17 +67,21 @@ class Word(LearnedTokenizer):
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the words of `texts`; ids are sorted by frequency, then alphabetically."""
-        config = self.config
         backend = tokenizers.Tokenizer(models.WordLevel(vocab={}, unk_token=self.special.unknown or ""))
-        mark_words(backend, config.lowercase)
+        mark_words(backend, self.config.lowercase)
+        return self.finish(self.count(backend, texts, list(self.special.texts().values())))
+
+    def count(self, backend: tokenizers.Tokenizer, texts: Iterable[str], first: list[str]) -> tokenizers.Tokenizer:
+        """Learn the vocabulary of `backend`, with the special tokens `first` before the others."""
         trainer = trainers.WordLevelTrainer(
-            vocab_size=config.vocab_size or 2**31 - 1,
-            min_frequency=config.minimum_count,
-            special_tokens=list(self.special.texts().values()),
+            vocab_size=(self.config.vocab_size or 2**31 - 1) - len(self.special.texts()) + len(first),
+            min_frequency=self.config.minimum_count,
+            special_tokens=first,
             show_progress=False,
         )
-        backend.train_from_iterator(some(texts), trainer)
-        return self.finish(backend)
+        with panics_as_errors():
+            backend.train_from_iterator(some(texts), trainer)
+        return backend
 
 
 class PretrainedTokens(BaseModel):
@@ -151,12 +156,18 @@ class Frame:
         backend = tokenizer.backend
         # any text that is encoded as one token
         texts = chain("a", backend.get_vocab(with_added_tokens=False))
-        text = next(text for text in texts if backend.encode(text, add_special_tokens=False).ids)
+        text = next(text for text in texts if _is_read(backend, text))
         one, two = backend.encode(text), backend.encode(text, text)
         places, both = one.sequence_ids, two.sequence_ids
         after = len(places) - places[::-1].index(0)
         end, start = len(both) - both[::-1].index(0), both.index(1)
         return cls(tuple(one.ids[: places.index(0)]), tuple(one.ids[after:]), tuple(two.ids[end:start]))
+
+
+def _is_read(backend: tokenizers.Tokenizer, text: str) -> bool:
+    with contextlib.suppress(Exception):  # the library's error for a text that is not in the vocabulary
+        return bool(backend.encode(text, add_special_tokens=False).ids)
+    return False
 
 
 def _as_tokens(id_: int | None) -> tuple[int, ...]:

@@ -76,10 +76,7 @@ def _cut_bytes(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
 
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires
-DIGITS, NOISE = (
-    6,
-    1e-9,
-)  # decimals of stored log-probabilities, and their maximum variation before rounding
+DIGITS, NOISE = 6, 1e-9  # decimals of stored log-probabilities, and their maximum variation before rounding
 STEP = 1e-4  # difference in log-probability between consecutive characters in the library's ranking
 
 

@@ -7,7 +7,7 @@
 | beam | tasks with one correct answer: translation, summaries |
 | diverse_beam | several texts that differ from each other |
 | contrastive | stories without sampling, where greedy search would loop |
-| speculative | the output of greedy or sample, faster: a small model or earlier text drafts the tokens |
+| speculative | the output of greedy or sample, faster: a small model, further heads or earlier text draft the tokens |
 """
 
 from tfkit.generation.strategy.base import Strategy

@@ -12,7 +12,6 @@ from tfkit.core.facts import RecipeConfig
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.generation.decoder import StepDecoder
 from tfkit.generation.search import Candidate, Search
-from tfkit.models import Model
 from tfkit.models.static import static_fault
 
 # run path -> the run's decoder and tokenizer; raises RunError
@@ -20,17 +19,12 @@ Load = Callable[[str], tuple[StepDecoder, Tokenizer]]
 
 
 class Strategy(Component):
-    """A generation strategy, which chooses tokens by the logits of a Stepper and the rules.
+    """A generation strategy, which chooses tokens by the logits of a Stepper and the rules."""
 
-    `draws`: the strategy samples, so sampling rules have an effect. `streams`: written tokens are final, so they can
-    be streamed. `rewinds`: the strategy removes tokens from the decode state. `steady`: each row is one text from
-    beginning to end, as a static cache requires.
-    """
-
-    draws: bool = False
-    streams: bool = True
-    rewinds: ClassVar[bool] = False
-    steady: ClassVar[bool] = False
+    draws: bool = False  # True if it samples, so that sampling rules have an effect
+    streams: bool = True  # True if written tokens are final, so that they can be streamed
+    rewinds: ClassVar[bool] = False  # True if it removes tokens from the decode state
+    steady: ClassVar[bool] = False  # True if each row is one text from beginning to end, as a static cache requires
 
     class Config(RecipeConfig):
         """Options of every strategy."""
@@ -40,9 +34,9 @@ class Strategy(Component):
 
     @classmethod
     def able(cls, config: PartConfig | None = None) -> frozenset[str]:
-        """Return the declared capabilities, with "draws" if the strategy samples under these options."""
+        """Return the declared capabilities, with "draws" if the strategy samples under these options, and "steady"."""
         draws = cls.draws or "sampled" in cls.Config.model_fields if config is None else config.build().draws
-        return super().able(config) | {"draws"} if draws else super().able(config)
+        return super().able(config) | {name for name, has in (("draws", draws), ("steady", cls.steady)) if has}
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
         """Load other runs that the strategy needs, before the first search."""
@@ -66,16 +60,11 @@ class Strategy(Component):
                     f"generate.logits: {rule.part_name} affects sampling, but {self.part_name} does not sample; "
                     f"{way}, or remove the rule"
                 )
-
-        if search.step is not None:
-            self._check_static(search.model)
-
-    def _check_static(self, model: Model) -> None:
-        """Raise UsageError if the strategy or the model cannot decode from a static cache."""
+        if search.step is None:
+            return
+        fault: str | None = f"{self.part_name} reorders or shortens texts; use generate.strategy: greedy or sample"
         if self.steady:
-            fault = static_fault(model.stack(model.blueprint.last.side))
-        else:
-            fault = f"{self.part_name} reorders or shortens texts; use generate.strategy: greedy or sample"
+            fault = static_fault(search.model.stack(search.model.blueprint.last.side))
         if fault is not None:
             raise UsageError(f"generate.cache: static cannot be used: {fault}")
 

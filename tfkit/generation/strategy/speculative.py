@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Protocol
 
 import torch
-from pydantic import Field
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
 
+from tfkit.core.component import Problem
 from tfkit.core.errors import UsageError
-from tfkit.core.options import RunPath
+from tfkit.core.facts import RecipeFacts
+from tfkit.core.options import Names, RunPath
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.view import argmax
@@ -103,7 +105,57 @@ class LookupDrafter:
         self.text = torch.cat((self.text, self.guesses[:kept], torch.tensor([token])))
 
 
+class HeadDrafter:
+    """Drafts with further heads of the model: the first predicts the token after next, the second the one after it.
+
+    Heads read the hidden state that the last token was chosen from (Gloeckle et al. 2024, arXiv 2404.19737).
+    """
+
+    def __init__(self, search: Search, stepper: Stepper, heads: Sequence[nn.Module], likely: Likely) -> None:
+        self.rules, self.stream = search.rules, search.streams[0]
+        self.stepper, self.heads, self.likely = stepper, heads, likely
+        self.vocab_size = search.model.blueprint.last.vocab_size
+        self.hidden: Tensor | None = None  # [1 1 d_model]; None before the prompt is read
+        self.guessed = 0
+
+    def guess(self, count: int) -> tuple[list[int], Tensor]:
+        hidden, ids = self.hidden, self.stepper.tokens()
+        distributions: list[Tensor] = []
+        for place, head in enumerate(self.heads[:count] if hidden is not None else ()):
+            logits = head(hidden)[:, -1]  # [1 vocab]
+            left = self.stepper.left()
+            rest = None if left is None else left - place
+            scores = self.rules.scores(logits, ids, self.stepper.written() + place, rest)
+            if float(scores.max()) == IMPOSSIBLE:
+                break
+            distributions.append(self.likely(scores))
+            ids = torch.cat((ids, draw(distributions[-1], [self.stream]).view(1, 1)), dim=1)
+        self.guessed = len(distributions)
+        tokens: list[int] = ids[0, ids.shape[1] - self.guessed :].tolist()
+        return tokens, torch.cat(distributions) if distributions else torch.empty(0, 0)
+
+    def settle(self, kept: int, token: int) -> None:
+        if self.stepper.hidden is not None:
+            at = self.stepper.hidden.shape[1] - 1 - self.guessed + kept
+            self.hidden = self.stepper.hidden[:, at : at + 1]
+
+
 MOST = 32  # maximum length of a draft; a windowed decode state can be rewound this far
+
+
+class HeadDraft(BaseModel):
+    """Drafts of further heads of the same model."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, title="HeadDraft")
+
+    head: str | Annotated[Names, Field(min_length=1)] = Field(
+        description="entries of model.heads that predict the token after next, the one after it, and so on"
+    )
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the heads."""
+        return (self.head,) if isinstance(self.head, str) else self.head
 
 
 @register("strategy", "speculative")
@@ -117,14 +169,25 @@ class Speculative(Strategy):
     rewinds: ClassVar = True
 
     class Config(Strategy.Config):
-        draft: RunPath | None = Field(
+        draft: RunPath | HeadDraft | None = Field(
             None,
-            description="run of a smaller model with the same vocabulary; none: draft from repetitions in the text",
+            description="run of a smaller model with the same vocabulary, or further heads of this model; none: draft "
+            "from repetitions in the text",
         )
         tokens: Annotated[int, Field(ge=1, le=MOST)] = Field(4, description="maximum number of drafted tokens per step")
         sampled: bool = Field(
             False, description="draw tokens like `sample`; false: choose the most likely token like `greedy`"
         )
+
+        def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
+            heads = self.draft.heads if isinstance(self.draft, HeadDraft) and facts.blueprint is not None else ()
+            for name in heads:
+                head = facts.head(name)
+                if head is None:
+                    yield Problem("draft.head", f"the model has no head '{name}' in its `heads`")
+                elif head.reads == "encoder" or head.pooling() is not None or head.classes() is not None:
+                    message = f"the head '{name}' ({head.part.part_name}) does not predict tokens from the last stack"
+                    yield Problem("draft.head", message)
 
     config: Config
 
@@ -134,7 +197,7 @@ class Speculative(Strategy):
         self.draft: StepDecoder | None = None
 
     def bind(self, tokenizer: Tokenizer, load: Load) -> None:
-        if self.config.draft is not None:
+        if isinstance(self.config.draft, str):
             draft, other = load(self.config.draft)
             difference = difference_between(tokenizer, other) or difference_between(tokenizer.source, other.source)
             if difference:
@@ -155,6 +218,8 @@ class Speculative(Strategy):
                         "generate.strategy: speculative decoding removes rejected tokens from the decode state, "
                         f"but {error}"
                     ) from None
+        if isinstance(self.config.draft, HeadDraft):
+            self._heads(search.model, self.config.draft)
         if self.draft is None:
             return
         own, other = (_writes(model) for model in models)
@@ -163,26 +228,45 @@ class Speculative(Strategy):
         if search.prompts:
             try:
                 check_ids(self.draft.model, search.prompts, search.sources)
+                self.draft.model.extra(search.inputs_of(self.draft.model, range(len(search.prompts))))
             except UsageError as error:
                 raise UsageError(f"generate.strategy.draft: {self.config.draft}: {error}") from None
 
     def search(self, search: Search) -> list[list[Candidate]]:
         rows = [search.of([row]) for row in range(len(search.prompts))]
-        if self.config.draft is None:
-            return [[self._written(row, LookupDrafter(row))] for row in rows]
+        if not isinstance(self.config.draft, str):
+            return [[self._written(row, row.stepper())] for row in rows]
         if self.draft is None:
             raise UsageError(f"generate.strategy.draft: the run {self.config.draft} is not loaded; call bind() first")
         with evaluating(self.draft.model):
             draft = self.draft.current()
-            return [[self._written(row, self._drafter(row, draft))] for row in rows]
+            return [[self._written(row, row.stepper(), draft)] for row in rows]
 
-    def _drafter(self, search: Search, draft: Model) -> ModelDrafter:
+    def _drafter(self, search: Search, stepper: Stepper, draft: Model | None) -> Drafter:
+        if isinstance(self.config.draft, HeadDraft):
+            return HeadDrafter(search, stepper, self._heads(search.model, self.config.draft), self.likely)
+        if draft is None:
+            return LookupDrafter(search)
         return ModelDrafter(replace(search, model=draft), self.likely, search.streams[0])
 
-    def _written(self, search: Search, drafter: Drafter) -> Candidate:
+    def _heads(self, model: Model, draft: HeadDraft) -> list[nn.Module]:
+        """Return the drafting heads. Raise UsageError if the model lacks one, or it does not predict tokens."""
+        for name in draft.heads:
+            if name not in model.heads:
+                raise UsageError(f"generate.strategy.draft.head: this model has no head '{name}' in its `heads`")
+        weight = next(model.parameters())
+        hidden = torch.zeros(1, 1, model.blueprint.last.d_model, dtype=weight.dtype, device=weight.device)
+        with evaluating(model):
+            for name in draft.heads:
+                shape = tuple(model.heads[name](hidden).shape)
+                if shape != (1, 1, model.blueprint.last.vocab_size):
+                    raise UsageError(f"generate.strategy.draft.head: the head '{name}' does not predict tokens")
+        return [model.heads[name] for name in draft.heads]
+
+    def _written(self, search: Search, stepper: Stepper, draft: Model | None = None) -> Candidate:
         """Write the text of a single prompt."""
+        drafter = self._drafter(search, stepper, draft)
         texts = Texts(search)
-        stepper = search.stepper()
         while texts.open:
             left = search.room[0] - len(texts.written[0])
             guesses, drawn_from = drafter.guess(stepper.ahead(min(self.config.tokens, left - 1)))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import ModelSection, Tree
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, UsageError
+from tfkit.data.corpus.base import cells
 from tfkit.interop.huggingface.settings import ConfigJson, look
 
 SEVERAL, NUMBER = "multi_label_classification", "regression"  # problem_type; None: one class per text
@@ -23,7 +24,8 @@ def class_names(config: ConfigJson, blueprint: Blueprint) -> list[str]:
 
     Raises DataError for missing or duplicate names.
     """
-    if blueprint.head is None or blueprint.head.part.part_name not in ("classifier", "token_classifier"):
+    name = "" if blueprint.head is None else blueprint.head.part.part_name
+    if name not in ("classifier", "token_classifier") and not (name == "regression" and class_count(config) > 1):
         return []
     labels = config.get("id2label") or {}
     if not isinstance(labels, Mapping):
@@ -42,9 +44,9 @@ def read_classes(model: Tree, config: ConfigJson) -> None:
     if kind == "token_classifier":
         head["num_classes"] = count
     elif kind == "classifier" and problem == NUMBER:
-        if count != 1:
-            raise DataError(f"config.json: problem_type: regression of {count} numbers is not supported; use 1")
         head["type"] = "regression"
+        if count > 1:
+            head |= {"num_targets": count, "standardize": False}
     elif kind == "classifier":
         head["num_classes"] = count
         if count == 1 or problem == SEVERAL:
@@ -55,7 +57,8 @@ def write_classes(config: Tree, model: ModelSection) -> None:
     """Write the number of classes and the problem_type to `config`."""
     kind, count = look(model, "head.type"), look(model, "head.num_classes")
     if kind == "regression":
-        config |= {"problem_type": NUMBER, **named_classes(["LABEL_0"])}
+        names = [f"LABEL_{number}" for number in range(look(model, "head.num_targets") or 1)]
+        config |= {"problem_type": NUMBER, **named_classes(names)}
     elif count is not None:
         config |= named_classes([f"LABEL_{number}" for number in range(count)])
         if look(model, "head.independent") and count > 1:
@@ -63,7 +66,9 @@ def write_classes(config: Tree, model: ModelSection) -> None:
 
 
 def named_classes(names: Sequence[str]) -> Tree:
-    """Return the config.json keys that name the classes."""
+    """Return the config.json keys that name the classes. Raise UsageError for those of several targets."""
+    if any("" not in cells(name) for name in names):
+        raise UsageError("transformers has no problem_type for classes of several targets; train a run for each")
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

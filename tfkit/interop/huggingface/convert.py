@@ -79,6 +79,8 @@ def to_own(
                 raise DataError(f"{shapes} cannot become {', '.join(own)}: {_first_line(error)}") from None
             brought.tensors |= dict(zip(own, converted, strict=True))
             used.update(needed)
+    for name in (name for name in required if name not in brought.tensors and matches(family.zeros, name)):
+        brought.tensors[name] = next(iter(brought.tensors.values())).new_zeros(required[name])
     names = {name: given for name, given in names.items() if name in stored or name in used}
     _check_all(family, checkpoint, names, used, required, brought, blueprint)
     return brought
@@ -151,11 +153,11 @@ def _check_all(
 ) -> None:
     """Raise DataError for unmatched tensors on either side."""
     left = []
-    depth = 1 + max(map(_number, required), default=-1) if family.ahead else 0
+    depth = 1 + max(map(_number, required), default=-1) if family.ahead else 0  # deeper layers predict several tokens
     for plain, name in names.items():
         if plain in used or matches(family.ignored, plain):
             continue
-        if matches(family.dropped, plain) or (family.ahead and _is_ahead(plain, depth)):
+        if matches(family.dropped, plain) or (family.ahead and (plain.startswith("mtp.") or _number(plain) >= depth)):
             brought.unread.append(name)
         elif not _is_tied(family, checkpoint, names, plain):
             left.append(name)
@@ -181,11 +183,6 @@ def _number(name: str) -> int:
     """Return the layer index in a name, or -1 outside the layers."""
     match = re.search(r"(?:^|\.)layers\.([0-9]+)\.", name)
     return -1 if match is None else int(match[1])
-
-
-def _is_ahead(name: str, depth: int) -> bool:
-    """True if a tensor belongs to the layers for multi-token prediction of a model with `depth` layers."""
-    return name.startswith("mtp.") or _number(name) >= depth
 
 
 def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapping[str, str], plain: str) -> bool:

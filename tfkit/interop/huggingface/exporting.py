@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ from tfkit.interop.huggingface.classes import named_classes
 from tfkit.interop.huggingface.convert import constants_of, to_checkpoint
 from tfkit.interop.huggingface.files import CONFIG, SINGLE
 from tfkit.interop.huggingface.generation import generate_section, settings_of
-from tfkit.interop.huggingface.matching import FamilyConfig, Nearest, matching_family
+from tfkit.interop.huggingface.matching import FamilyConfig, matching_family
 from tfkit.interop.huggingface.own import head_classes, own_config, write_sources
 from tfkit.interop.huggingface.strangers import ID_KEYS, kept_of, origin, read_optional, restore
 from tfkit.interop.huggingface.tokenizer import write_tokenizer
@@ -101,6 +101,8 @@ def check_reads_sentences(run: Run) -> None:
         raise UsageError(f"{run.folder}: sentence-transformers needs an encoder, and this run has a decoder")
     if not tokenizer_files(RunFolder(run.folder)):
         raise UsageError(f"{run.folder}: sentence-transformers needs a tokenizer, and this run has none")
+    for name, one in run.blueprint.extra_inputs.items():
+        raise UsageError(f"{one.readers[0]} reads the input '{name}', which sentence-transformers does not pass")
 
 
 def write_sentences(run: Run, pooling: str, folder: Path) -> None:
@@ -144,12 +146,13 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
     check_listed(RunFolder(run.folder), KEPT)
     tensors, tied = own_tensors(run.model)
     blueprint, ids, paths = run.blueprint, ids_of(run), LocalPaths.of(run)
-    family_config, nearest = matching_family(blueprint, imported_as(run), ids)
+    folded, plain = _in_units(blueprint, tensors)
+    family_config, nearest = matching_family(folded, imported_as(run), ids)
     loader = auto_class(blueprint)
     with whole_folder(goal) as folder:
         if family_config is not None:
             family = family_config.family
-            stored = to_checkpoint(family, tensors, blueprint) | constants_of(family, blueprint, _dtype(tensors))
+            stored = to_checkpoint(family, plain, folded) | constants_of(family, folded, _dtype(plain))
             config = family_config.config | _labels(run, kept, family_config)
         else:
             stored = {f"model.{name}": tensor for name, tensor in tensors.items()}
@@ -170,7 +173,21 @@ def export_model(run: Run, target: str | Path, force: bool = False, pooling: str
         paths.out_of_files(folder)
         text = card(run, paths, loader, family_config is None, pooling is not None, write_code(run, folder))
         (folder / CARD).write_text(text, encoding="utf-8", newline="\n")
-    return Exported(goal.path, family_config, loader, _reasons(run, nearest))
+    closest, keys = nearest or ("", ())
+    cannot = f"the config.json of the nearest family, '{closest}', cannot express this"
+    return Exported(goal.path, family_config, loader, tuple(run.recipe.fault(f"model.{key}", cannot) for key in keys))
+
+
+def _in_units(blueprint: Blueprint, tensors: Mapping[str, Tensor]) -> tuple[Blueprint, Mapping[str, Tensor]]:
+    """Fold the mean and deviation of a standardized head into its output, because config.json cannot express them."""
+    head, (weight, bias) = blueprint.head, (f"head.output.{name}" for name in ("weight", "bias"))
+    if head is None or "head.deviation" not in tensors or bias not in tensors:
+        return blueprint, tensors
+    mean, deviation = tensors["head.mean"], tensors["head.deviation"]
+    head = head.model_copy(update={"standardize": False if dict(head)["num_targets"] else None})
+    folded = {weight: tensors[weight] * deviation[:, None], bias: tensors[bias] * deviation + mean}
+    kept = {name: tensor for name, tensor in tensors.items() if name not in ("head.mean", "head.deviation")}
+    return replace(blueprint, head=head), kept | folded
 
 
 def _generation(run: Run, kept: Path) -> Tree:
@@ -183,13 +200,6 @@ def _generation(run: Run, kept: Path) -> Tree:
         text = f"{run.folder}: the recipe's generate: is not exported, as it is not that of the imported model"
         warnings.warn(text, TfkitWarning, stacklevel=3)
     return stored
-
-
-def _reasons(run: Run, nearest: Nearest | None) -> tuple[Fault, ...]:
-    """Return a recipe fault for each setting that the nearest family's config.json cannot express."""
-    family, keys = nearest or ("", ())
-    text = f"the config.json of the nearest family, '{family}', cannot express this"
-    return tuple(run.recipe.fault(f"model.{key}", text) for key in keys)
 
 
 def has_tokenizer(run: Run) -> bool:

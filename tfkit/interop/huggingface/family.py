@@ -41,6 +41,7 @@ class Family(Component):
     ignored: ClassVar[tuple[str, ...]] = ()  # name templates of constant buffers
     sizes: ClassVar[Sizes] = {}  # constant axis sizes for layouts
     dropped: ClassVar[tuple[str, ...]] = ()  # name templates of tensors that no output uses
+    zeros: ClassVar[tuple[str, ...]] = ()  # name templates of tfkit tensors that are 0 if the files lack them
     derived: ClassVar[tuple[str, ...]] = ()  # redundant keys of config.json
     reads_ids: ClassVar[tuple[str, ...]] = ()  # config.json keys of special tokens that the forward pass uses
     thetas: ClassVar[Mapping[str, str]] = {}  # layer type -> key of its rotary theta in older files
@@ -104,11 +105,7 @@ class Family(Component):
 
     @classmethod
     def as_read(cls, model: ModelSection) -> ModelSection:
-        """Return a spelled-out model as `recipe` would read it back from `config`.
-
-        The result differs from `model` if the implementation requires a part that `constants` fill so that it has no
-        effect.
-        """
+        """Return a spelled-out model as `recipe` reads it back, with parts that `constants` fill to have no effect."""
         return model
 
     @classmethod

@@ -139,11 +139,11 @@ def _paths(folder: Path) -> list[Path]:
 
 def _sharded(folder: Path, index: Path) -> list[Path]:
     listed = mapping_in(index).get("weight_map")
-    names = set(listed.values()) if isinstance(listed, dict) and all(map(_is_text, listed.values())) else set()
-    if not names:
+    names = listed.values() if isinstance(listed, dict) else ()
+    if not names or not all(isinstance(name, str) and "\0" not in name for name in names):
         raise DataError(f"{index}: is not an index of sharded tensors")
     paths = []
-    for name in sorted(names):
+    for name in sorted(set(names)):
         if (folder / name).parent != folder or name in ("", ".", ".."):
             raise DataError(f"{index}: names {name!r}, which is not in the same folder")
         path = file_in(folder, name)
@@ -151,10 +151,6 @@ def _sharded(folder: Path, index: Path) -> list[Path]:
             raise DataError(f"{folder}: the index names {name!r}, which is missing")
         paths.append(path)
     return paths
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
 
 
 def _how_to_convert(folder: Path, name: str) -> str:

@@ -27,7 +27,9 @@ FACTS = (
 )  # fmt: skip
 LENGTH = 2048  # max_length written for unbounded positions, since config files require one
 # tried first if several families match, because many tools support them
-FIRST = ("llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox")
+FIRST = (
+    "llama", "gpt2", "bert", "roberta", "t5", "bart", "mistral", "qwen2", "qwen3", "mixtral", "gpt_neox", "siglip_text",
+)  # fmt: skip
 
 Nearest = tuple[str, tuple[str, ...]]  # a family's name, and the dotted keys that its config.json cannot express
 
@@ -240,6 +242,8 @@ def _essence(model: ModelSection, other: object, width: int | None = None) -> Tr
         if key in TRAINING_ONLY or key.endswith("dropout") or (key == "max_length" and None in (value, beside)):
             continue
         kept[key] = _essence(value, beside, width) if isinstance(value, Mapping) else value
+    if width and kept.get("type") == "mamba2" and kept["num_heads"] is None:
+        kept["num_heads"], kept["expand"] = (kept["expand"] or 2) * width // kept["head_dim"], None
     heads = kept.get("num_heads")
     if heads and kept.get("num_kv_heads") == heads:
         kept["num_kv_heads"] = None

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from tfkit.core.bounds import ModelSection, Options, Tree
 from tfkit.core.component import Component, spell
 from tfkit.core.keys import FlagValue, Kind, OwnValue, PartsValue, PartValue, RateValue, SizeValue
+from tfkit.core.layout import ResidualFacts
 from tfkit.core.registry import REGISTRY
-from tfkit.core.slots import ResidualFacts
 from tfkit.recipe.keys import LAYER, MODEL, STACK
 from tfkit.recipe.overlays import written
 from tfkit.recipe.text.faults import OptionFacts, options_of

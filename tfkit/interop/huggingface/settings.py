@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +43,13 @@ def layers_of(stack: ModelSection) -> list[Tree]:
 
 
 ConfigJson = Mapping[str, Any]  # content of a config.json
+
+
+def with_values(values: Tree, config: ConfigJson) -> ConfigJson:
+    """Return a view of `config` with other values, not a copy, so that key accesses are recorded."""
+    return ChainMap(values, config)  # type: ignore[arg-type]
+
+
 NEEDED = object()  # default of a required setting
 
 # activation name in config.json -> tfkit name; export writes the first of several names
@@ -248,8 +256,11 @@ class Rope:
             return {"type": "linear", "factor": float(needed(parameters, "factor"))}
         if kind == "dynamic":
             return self._dynamic(parameters, config)
+        if kind == "proportional" and not self.partial:
+            shares = {"fraction": "partial_rotary_factor", "factor": "factor"}
+            return {"type": kind, **{own: float(first(parameters.get(key), 1.0)) for own, key in shares.items()}}
         if kind not in SCALED:
-            supported = ", ".join(("default", "linear", "dynamic", *SCALED))
+            supported = ", ".join(("default", "linear", "dynamic", "proportional", *SCALED))
             raise DataError(f"config.json: rope_type: {kind!r} is not supported; expected {supported}")
         length = first(
             config.get("original_max_position_embeddings"),
@@ -315,6 +326,7 @@ class Rope:
             return {"rope_type": kind, "factor": scaling["factor"]}
         names = {
             "original_length": "original_max_position_embeddings",
+            "fraction": "partial_rotary_factor",
             "low_factor": "low_freq_factor",
             "high_factor": "high_freq_factor",
             "short": "short_factor",

@@ -22,9 +22,8 @@ CODE = ("auto_map", "custom_pipelines")  # keys that reference code, which is ne
 def file_in(folder: Path, name: str) -> Path | None:
     """Return the file `name` in a folder, or None if it is missing.
 
-    Raise DataError unless it is a regular file or a permitted link.
-
-    A link may point to a file in the folder or, in a snapshot of the hub's cache, to a blob of its repository.
+    Raise DataError unless it is a regular file or a permitted link: to a file in the folder or, in a snapshot of the
+    hub's cache, to a blob of its repository.
     """
     path = folder / name
     if not os.path.lexists(path):
@@ -33,16 +32,12 @@ def file_in(folder: Path, name: str) -> Path | None:
         home, real = folder.resolve(strict=True), path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise DataError(f"{path}: is a broken link") from None
-    if not (real.is_relative_to(home) or real.parent == _blobs(home)):
+    is_blob = home.parent.name == "snapshots" and real.parent == home.parent.parent / "blobs"
+    if not (real.is_relative_to(home) or is_blob):
         raise DataError(f"{path}: is a link to another folder and is not followed; copy the file instead")
     if not real.is_file():
         raise DataError(f"{path}: is not a regular file")
     return path
-
-
-def _blobs(home: Path) -> Path | None:
-    """Return the blobs folder for a snapshot of the hub's cache, or None for other folders."""
-    return home.parent.parent / "blobs" if home.parent.name == "snapshots" else None
 
 
 def text_in(path: Path) -> str:

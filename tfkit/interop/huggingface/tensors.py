@@ -23,6 +23,8 @@ WORDS = {
     "side": "encoder|decoder",
     "projection": "query|key|value|output",
     "mixing": "attention|mixer",
+    "sublayer": "attention|mixer|feedforward",
+    "path": r"[\w.]+",
 }
 
 
@@ -59,6 +61,11 @@ class Rule:
     @property
     def own_names(self) -> tuple[str, ...]:
         return (self.own,) if isinstance(self.own, str) else self.own
+
+    def of_side(self, side: str) -> Rule:
+        """Return the rule for a stack on the given side, encoder or decoder."""
+        own = tuple(re.sub(r"^(encoder|decoder)\.", f"{side}.", name) for name in self.own_names)
+        return replace(self, own=own[0] if isinstance(self.own, str) else own)
 
     def bindings(self, names: Iterable[str]) -> Iterator[dict[str, str]]:
         """Yield the placeholder values of each matching tfkit name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tfkit.core.bounds import JsonObject
-from tfkit.core.errors import DataError
+from tfkit.core.errors import DataError, TfkitWarning
 from tfkit.data.corpus.lines import split_lines
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.tokenizer.backend import check_ids, infer_roles, panics_as_errors, read_backend
+from tfkit.data.tokenizer.backend import check_ids, infer_roles, own_steps, panics_as_errors, read_backend
 from tfkit.interop.huggingface.strangers import TOKEN_KEYS, file_in, read_optional, role_texts, text_in
 from tfkit.run import Run
 from tfkit.runs.folder import TARGET_TOKENIZER
@@ -133,19 +134,6 @@ def _token(settings: Mapping[str, object], key: str, default: str) -> str:
     return str(value.get("content", default)) if isinstance(value, dict) else str(value)
 
 
-def without_roles(text: str) -> JsonObject:
-    """Return a tfkit tokenizer.json without the post-processing template that only stores roles."""
-    data: JsonObject = json.loads(text)
-    step = data["post_processor"]
-    steps = [] if step is None else step["processors"] if step["type"] == "Sequence" else [step]
-    rest = [step for step in steps if "tfkit" not in step.get("special_tokens", {})]
-    if len(rest) > 1:
-        data["post_processor"] = {"type": "Sequence", "processors": rest}
-    else:
-        data["post_processor"] = rest[0] if rest else None
-    return data
-
-
 TEXT = -1  # placeholder for the text in an objective's prompt
 CLASS = "PreTrainedTokenizerFast"  # generic transformers class for a tokenizer.json
 
@@ -159,8 +147,13 @@ def write_tokenizer(run: Run, kept: Path, folder: Path) -> None:
     tokenizer = run.source_tokenizer
     if tokenizer is not run.tokenizer:
         run.tokenizer.save(folder / TARGET_TOKENIZER)
-    data = without_roles(tokenizer.to_json())
-    if data["post_processor"] is None and run.recipe.objective is not None:
+    if run.tokenizer.kmers or tokenizer.kmers:
+        text = f"{run.folder}: the exported {FILE} reads k-mers separated by spaces: ATG TGC, where tfkit reads ATGC"
+        warnings.warn(text, TfkitWarning, stacklevel=3)
+    data: JsonObject = json.loads(tokenizer.to_json())
+    steps = own_steps(data["post_processor"])
+    data["post_processor"] = {"type": "Sequence", "processors": steps} if len(steps) > 1 else next(iter(steps), None)
+    if not steps and run.recipe.objective is not None:
         data["post_processor"] = _template(run.objective.rows.prompt([TEXT]), tokenizer)
     write_json(folder / FILE, data)
     names = _names(tokenizer, run.blueprint.decoder is not None)
@@ -195,16 +188,11 @@ def _template(prompt: Sequence[int], tokenizer: Tokenizer) -> Mapping[str, objec
     around = [id_ for id_ in prompt if id_ != TEXT]
     if not around:
         return None
-    pieces = [_piece(id_, tokenizer) for id_ in prompt]
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    pieces = [text if id_ == TEXT else {"SpecialToken": {"id": tokenizer.token(id_), "type_id": 0}} for id_ in prompt]
     other = {"Sequence": {"id": "B", "type_id": 0}}
     place = prompt.index(TEXT) + 1
     texts = {tokenizer.token(id_): id_ for id_ in around}
-    marks = {text: {"id": text, "ids": [id_], "tokens": [text]} for text, id_ in texts.items()}
+    marks = {token: {"id": token, "ids": [id_], "tokens": [token]} for token, id_ in texts.items()}
     pair = [*pieces[:place], other, *pieces[place:]]
     return {"type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": marks}
-
-
-def _piece(id_: int, tokenizer: Tokenizer) -> dict[str, object]:
-    if id_ == TEXT:
-        return {"Sequence": {"id": "A", "type_id": 0}}
-    return {"SpecialToken": {"id": tokenizer.token(id_), "type_id": 0}}

@@ -140,7 +140,12 @@ class StepGraph(Graph):
 
 
 def graphs_of(model: Model) -> list[Graph]:
-    """Return the graphs of a model: decode steps if its state is only keys and values, else one whole graph."""
+    """Return the graphs of a model: decode steps if its state is only keys and values, else one whole graph.
+
+    Raise UsageError if its parts read inputs besides ids.
+    """
+    for name, one in model.extra_inputs.items():
+        raise UsageError(f"{one.readers[0]} reads the input '{name}', which ONNX graphs of tfkit do not have")
     if not steps(model):
         return [WholeGraph(model)]
     source = None if model.blueprint.encoder is None else EncoderGraph(model)
@@ -214,15 +219,10 @@ def trace(graph: Graph, path: Path, opset: int = OPSETS[1]) -> None:
         raise UsageError(f"{graph.file}: cannot be exported to opset {opset}{_where(error)}: {_why(error)}") from None
     if program is None or written != opset:
         raise UsageError(f"{graph.file}: it uses an operator that opset {opset} lacks; use --opset {OPSETS[1]}")
-    _forget_source(program.model)
+    for part in (program.model.graph, *program.model.functions.values()):
+        for node in part.all_nodes():
+            node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # contains local paths
     program.save(path, external_data=weights > LARGEST)
-
-
-def _forget_source(model: Any) -> None:
-    """Drop the stack traces of the nodes, which contain local paths."""
-    for graph in (model.graph, *model.functions.values()):
-        for node in graph.all_nodes():
-            node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tfkit.core.blueprint import LayerPlan
-from tfkit.core.slots import ResidualFacts, of_kind
+from tfkit.core.layout import ResidualFacts
+from tfkit.core.slots import of_kind
 from tfkit.recipe.architecture.context import agreed_heads, check_layer, layer_masks, layer_positions
 from tfkit.recipe.architecture.prepare import NO_PARTS, PatternEntry, Preparer, Turns, is_per_layer, varies
 from tfkit.recipe.architecture.stack import (

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, Sizes, StackPlan, SublayerPlan, layer_sizes
 from tfkit.core.component import Config
+from tfkit.core.layout import ResidualFacts
 from tfkit.core.options import scale_factor
-from tfkit.core.slots import AttentionFacts, HeadFacts, ResidualFacts, SublayerFacts
+from tfkit.core.slots import AttentionFacts, HeadFacts, SublayerFacts
 from tfkit.recipe.overlays import merge, nested
 from tfkit.recipe.text.faults import Faults, is_whole
 from tfkit.recipe.text.node import Node, mapping

@@ -252,7 +252,8 @@ class Preparer:
             if option.slot == "norm":
                 child = self._norm(child, option)
             elif child is not None:
-                preparer = self.of_corpora(node) if option.slot == "corpus" and "folder" in children else self
+                of_corpora = "folder" in children and (option.slot == "corpus" or child.path == "data.split")
+                preparer = self.of_corpora(node) if of_corpora else self
                 child = preparer._option(with_type(child, option.default), option)
             if child is not None:
                 children[name] = child

@@ -22,6 +22,8 @@ from tfkit.recipe.architecture.layers import StackLayers, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
 from tfkit.recipe.architecture.prepare import MAX_LAYERS, PatternEntry, Preparer, expand, stack_norm, validated
 from tfkit.recipe.architecture.stack import StackText, Vocabulary, is_last_state, memory_width, read_plain, read_size
+from tfkit.recipe.architecture.stores import Inputs, check_heads, check_stores
+from tfkit.recipe.architecture.streams import check_streams
 from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import Faults
@@ -72,14 +74,18 @@ class ModelResolver:
                 if len(self.layers) == 2:
                     check_last_states(plans, self.layers)
         joined = len(plans) > 1 and kind.part.joined_by_cross_attention
+        inputs: Inputs = {}
         for side, layers in self.layers.items():
             check_sight(layers, plans[side], is_memory=joined and side == "encoder")
+            check_stores(layers, plans[side], inputs)
+            check_streams(layers, plans[side])
             if joined or len(plans) == 1:
                 check_memory_is_read(layers, plans[side])
         self.partial = self._blueprint(kind, plans)
         if len(self.layers) < len(plans):
             return None
         check_readers(self.node, self.partial, self.faults)
+        check_heads(self.node, self.partial, self.faults)
         if node_at(mapping(self.node), "parametrization") is not None:
             self.partial = Parametrizer(self.node, self.faults, self._resolve_base).applied(self.partial)
         return self.partial

@@ -11,7 +11,8 @@ from tfkit.core.blueprint import StackPlan, SublayerPlan
 from tfkit.core.bounds import WIDTH
 from tfkit.core.component import Config, Shape, Side
 from tfkit.core.keys import Key, SizeValue
-from tfkit.core.slots import ResidualFacts, SublayerFacts, of_kind
+from tfkit.core.layout import ResidualFacts
+from tfkit.core.slots import SublayerFacts, of_kind
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.keys import SUBLAYERS
 from tfkit.recipe.overlays import merge

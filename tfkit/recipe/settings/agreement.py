@@ -15,11 +15,13 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.component import Component, Config, Doubt, Problem
 from tfkit.core.errors import Fault, by_place, is_shipped
 from tfkit.core.facts import RecipeConfig, RecipeFacts
+from tfkit.core.inputs import TEXT_FIELDS
 from tfkit.core.slots import ObjectiveFacts, TokenizerFacts, of_kind
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.architecture.prepare import Preparer
 from tfkit.recipe.rules import FACTS, reason, requirements_of
 from tfkit.recipe.settings.sections import Data
+from tfkit.recipe.settings.split import Partition
 from tfkit.recipe.text.faults import Faults, NamedPath, named_paths, values_of
 from tfkit.recipe.text.node import Node, mapping, node_at
 from tfkit.storage.files import why_missing
@@ -154,6 +156,21 @@ class Contradictions:
     def _near(self, path: str) -> Node:
         return locate(self.root, path)[0]
 
+    def check_split(self, data: Data, split: Partition) -> None:
+        """Check `data.split`: its options, that no split is configured besides it, and that its corpus has none."""
+        place, train = self._near("data.split").place, data.train
+        for name in split.idle:
+            how = "on a division by place" if split.by_place else "without shares to draw"
+            self.faults.add(self._near(f"data.split.{name}"), f"has no effect {how}; remove it")
+        if not split.cut:
+            return
+        for name in (name for name in ("valid", "test") if getattr(data, name) is not None):
+            text = f"conflicts with data.split (at {place}), which cuts {name} from data.train; remove one of them"
+            self.faults.add(self._near(f"data.{name}"), text, at_key=True)
+        if dict(train).get("split") is not None:
+            text = f"'{train.part.part_name}' has splits of its own, which data.split (at {place}) would divide again"
+            self.faults.add(self._near("data.train.split"), f"{text}; remove data.split")
+
     def check_objective(self, objective: ObjectiveFacts.Config) -> None:
         """Check the direction and the heads of the model against the objective."""
         required, has, name = objective.part.reads, direction_of(self.blueprint), objective.part.part_name
@@ -190,7 +207,7 @@ class Contradictions:
                 why = "there is no objective" if objective is None else f"'{objective.part.part_name}' has no labels"
                 text = f"labels are collected from the corpus by the objective, but {why}; use a number"
                 self.faults.add(node, text)
-            elif node.path != f"model.{trains}.num_classes":
+            elif node.path.rpartition(".")[0] != f"model.{trains}":
                 self.faults.add(node, f"only model.{trains}, which the objective trains, has labels; use a number")
 
     def check_calls(self, objective: ObjectiveFacts.Config) -> None:
@@ -211,6 +228,15 @@ class Contradictions:
                 self.faults.add(node, f"{reason(rule, part)}; '{name}' pads its batches")
             if packed is not None and (rule := FACTS["a packed batch"]).refuses(part):
                 self.faults.add(packed, reason(rule, part))
+        shards = at(self.root, "data", "shards")
+        for extra, one in self.blueprint.extra_inputs.items():
+            what = f"the input '{extra}', which {' and '.join(one.readers)} reads"
+            if "inputs" not in gives:
+                self.faults.add(node, f"'{name}' does not pass {what}")
+            if packed is not None:
+                self.faults.add(packed, f"{what}, belongs to a row, but packed texts share a row; remove pack")
+            if shards is not None and shards.value is True:
+                self.faults.add(shards, f"{what}, is held in memory with the texts; remove shards")
 
     def check_sides(self, objective: ObjectiveFacts.Config | None) -> None:
         """Check that the objective supports one tokenizer per side, and that the stacks do not share a token table."""
@@ -246,6 +272,19 @@ class Contradictions:
                 has = ", ".join(sorted(fields))
                 text = f"'{objective.part.part_name}' needs the fields {missing}; this corpus has {has}"
                 self.faults.add(self._near(f"data.{split}"), text)
+            for name, one in self.blueprint.extra_inputs.items():
+                if name not in fields:
+                    text = f"{' and '.join(one.readers)} reads the input '{name}', which this corpus does not have"
+                    self.faults.add(self._near(f"data.{split}"), f"{text}; add {name} to its fields")
+            tagged = objective.part.rows_type.tagged and not required.isdisjoint(("source", "text"))
+            if "tag" in fields and not (tagged and "tag" in provided.get("train", fields)):
+                who = "data.train has no" if tagged else f"'{objective.part.part_name}' does not read a"
+                self.faults.add(self._near(f"data.{split}.fields.tag"), f"{who} tag; remove it here")
+            for name in sorted(fields - {*required, *TEXT_FIELDS, *self.blueprint.extra_inputs}):
+                node = at(self.root, "data", split, "fields", name)
+                text = f"neither '{objective.part.part_name}' nor a part of the model reads the field '{name}'"
+                if node is not None:
+                    self.faults.warn(node, text)
 
 
 def serves(head: type[Component], accepted: Sequence[str]) -> bool:
@@ -271,8 +310,21 @@ def at(node: Node, *keys: str) -> Node | None:
     return found
 
 
+def is_stream(data: Data, objective: ObjectiveFacts.Config | None) -> bool:
+    """True if the objective joins running text to one stream."""
+    return data.train.part.running and bool(dict(objective or ()).get("join"))
+
+
+def placed(data: Data, objective: ObjectiveFacts.Config | None) -> Data:
+    """Set `data.split.by_place` if it is none."""
+    if (split := data.split) is None or split.by_place is not None:
+        return data
+    by_place = is_stream(data, objective) and split.by is None and not split.lists
+    return data.model_copy(update={"split": split.model_copy(update={"by_place": by_place})})
+
+
 FOLDER = "data.folder"
-CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.")
+CORPORA = ("data.train.", "data.valid.", "data.test.", "data.longer.", "data.split.")
 
 
 def missing_files(root: Node, sections: Mapping[str, object], blueprint: Blueprint) -> list[Fault]:

@@ -57,7 +57,7 @@ def section_problems(sections: Sections, blueprint: Blueprint | None) -> Iterato
     if data is not None:
         if data.batch.pack and data.batch.length is None:
             yield Problem("length", "packing needs a row length in tokens; set data.batch.length", at="data.batch")
-        yield from _without_valid(train, data) if data.valid is None else ()
+        yield from () if data.has("valid") else _without_valid(train, data)
         yield from _tokenizer_problems(data, objective)
         yield from _shard_problems(data, objective, train) if data.shards else ()
     yield from computing_problems(train, blueprint)
@@ -189,7 +189,7 @@ def step_problems(train: Train, data: Data | None) -> Iterator[Problem]:
     if isinstance(train.keep, Mean) and train.keep.mean > checkpoints:
         text = f"averages {train.keep.mean} checkpoints, but {train.steps} steps produce only {checkpoints}"
         yield Doubt("keep.mean", f"{text}; use a smaller mean or a smaller checkpoint_every", at="train")
-    if data is None or data.valid is None:
+    if data is None or not data.has("valid"):
         return
     validations = -(-train.steps // train.evaluate_every)  # every so many steps, and after the last
     if _is_set(train, "evaluate_every") and train.evaluate_every > train.steps:
@@ -226,6 +226,9 @@ def _generate_problems(generate: Generate, blueprint: Blueprint) -> Iterator[Pro
         yield Doubt("max_length", text, at="generate")
     if generate.compile and generate.cache != "static":
         yield Problem("compile", "needs buffers of full size; set cache: static too", at="generate")
+    if generate.cache == "static" and "steady" not in generate.strategy.part.able():
+        text = f"static cannot be used: {generate.strategy.part.part_name} reorders or shortens texts"
+        yield Problem("cache", f"{text}; use generate.strategy: greedy or sample", at="generate")
 
 
 def writes(blueprint: Blueprint) -> bool:

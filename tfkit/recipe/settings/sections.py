@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from tfkit.core.component import Config
 from tfkit.core.options import (
@@ -28,6 +28,8 @@ from tfkit.core.options import (
     part_option,
 )
 from tfkit.core.slots import CorpusFacts, MetricFacts, ObjectiveFacts, TokenizerFacts
+from tfkit.recipe.settings.split import Partition
+from tfkit.recipe.settings.split import Section as Section
 
 EXAMPLES = {"data": "batch.size", "objective": "block", "generate": "max_new_tokens"}
 SECTIONS = tuple(EXAMPLES)
@@ -77,12 +79,6 @@ LogitsRule = Annotated[Config, Slot("logits")]
 StopRule = Annotated[Config, Slot("stop")]
 Strategy = Annotated[Config, Slot("strategy")]
 TOKENIZER = "data.tokenizer"
-
-
-class Section(BaseModel):
-    """Base of recipe mappings that are not parts: strict, closed and frozen, as the options of parts are."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Batch(Section):
@@ -138,7 +134,8 @@ class Data(Section):
         None,
         description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors",
     )
-    train: Corpus = Field(description="training examples")
+    train: Corpus = Field(description="training examples, or with `split` all examples")
+    split: Partition | None = Field(None, description="division of `train` into train, valid and test")
     valid: Corpus | None = Field(None, description="validation examples, used to select the best weights")
     test: Corpus | None = Field(None, description="test examples, used by evaluate")
     longer: Corpus | None = Field(None, description="additional test examples, such as longer ones")
@@ -175,9 +172,15 @@ class Data(Section):
         return [split for split in ("test" if "test" in splits else "valid", "longer") if split in splits]
 
     def splits(self) -> list[tuple[str, CorpusFacts.Config]]:
-        """Return the configured corpora by split."""
-        corpora = (("train", self.train), ("valid", self.valid), ("test", self.test), ("longer", self.longer))
-        return [(name, config) for name, config in corpora if config is not None]
+        """Return the corpora by split: those configured, or those that `split` cuts from `train`."""
+        corpora = {"train": self.train, "valid": self.valid, "test": self.test}
+        if (split := self.split) is not None and split.cut:
+            corpora = {name: self.train.part_of(split, name) for name in ("train", *split.cut)}
+        return [(name, config) for name, config in {**corpora, "longer": self.longer}.items() if config is not None]
+
+    def has(self, split: str) -> bool:
+        """True if the split is configured."""
+        return split in dict(self.splits())
 
 
 class Mean(Section):
@@ -398,20 +401,26 @@ class Train(Validated):
             return {**data, "steps": 10_000}
         return data
 
+    def grouped_by(self, split: str) -> tuple[str, ...]:
+        """Return the fields `by` of the metrics, which the examples of all splits but train must have."""
+        metrics = (*self.metrics, *self.validate.metrics) if split != "train" else ()
+        return tuple(dict.fromkeys(one.by for one in metrics if one.by is not None))
+
     @property
     def initial(self) -> InitFrom | None:
         """`init_from` converted to an InitFrom."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 
-def _one_or_many(value: object) -> object:
+def one_or_many(value: object) -> object:
+    """Convert a recipe's list, or a single value, to a tuple."""
     return () if value is None else tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 _LogitsAsWritten = LogitsRule | list[LogitsRule] | None
 _StopAsWritten = StopRule | list[StopRule] | None
-LogitsRules = Annotated[tuple[LogitsRule, ...], BeforeValidator(_one_or_many, json_schema_input_type=_LogitsAsWritten)]
-StopRules = Annotated[tuple[StopRule, ...], BeforeValidator(_one_or_many, json_schema_input_type=_StopAsWritten)]
+LogitsRules = Annotated[tuple[LogitsRule, ...], BeforeValidator(one_or_many, json_schema_input_type=_LogitsAsWritten)]
+StopRules = Annotated[tuple[StopRule, ...], BeforeValidator(one_or_many, json_schema_input_type=_StopAsWritten)]
 
 
 class Generate(Section):

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan, whole_numbers
+from tfkit.core.blueprint import Blueprint, LayerPlan, Parametrization, StackPlan
 from tfkit.core.bounds import Tree
-from tfkit.core.component import Config, spell
+from tfkit.core.component import Config, spell, whole_numbers
 from tfkit.core.keys import Key, PartsValue
 from tfkit.recipe.architecture.context import explicit_masks
 from tfkit.recipe.architecture.stack import LAST_STATE

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar
 
@@ -18,14 +21,22 @@ from tfkit.training.metric.base import TextMetric
 class Accuracy(TextMetric):
     """100 * (words equal to the reference's word at the same position) / words. A label or tag counts as one word."""
 
-    class Config(TextMetric.Config):
-        """Options of accuracy."""
-
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Return the percentage of correct words."""
         pairs = [(one.split(" "), other.split(" ")) for one, other in zip(outputs, references, strict=True)]
         right = sum(word == expected for one, other in pairs for word, expected in zip(one, other, strict=False))
         return 100.0 * right / sum(max(len(one), len(other)) for one, other in pairs)
+
+
+def counted(outputs: Sequence[str], references: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """Count the words of outputs and references, and those that are equal at a position; empty words are no classes."""
+    words, right = Counter[str](), Counter[str]()
+    for output, reference in zip(outputs, references, strict=True):
+        for word, other in zip_longest(output.split(" "), reference.split(" "), fillvalue=""):
+            words.update([word, other])
+            right.update([word] * (word == other))
+    del words[""], right[""]
+    return words, right
 
 
 @register("metric", "macro_f1")
@@ -35,21 +46,20 @@ class MacroF1(TextMetric):
     The classes are all words (labels or tags) in outputs and references.
     """
 
-    class Config(TextMetric.Config):
-        """Options of macro_f1."""
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """Return the unweighted mean of the F1 scores in percent, or 0 without any word."""
+        words, right = counted(outputs, references)
+        return 100.0 * sum(2 * right[name] / words[name] for name in words) / max(1, len(words))
+
+
+@register("metric", "micro_f1")
+class MicroF1(TextMetric):
+    """100 * 2 * true positives / (predicted + expected), summed over all classes (van Rijsbergen 1979)."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the mean F1 in percent."""
-        predicted: Counter[str] = Counter()
-        expected: Counter[str] = Counter()
-        right: Counter[str] = Counter()
-        for output, reference in zip(outputs, references, strict=True):
-            for word, other in zip_longest(output.split(" "), reference.split(" ")):
-                predicted.update([word] if word is not None else [])
-                expected.update([other] if other is not None else [])
-                right.update([word] if word == other else [])
-        classes = predicted.keys() | expected.keys()
-        return 100.0 * sum(2 * right[name] / (predicted[name] + expected[name]) for name in classes) / len(classes)
+        """Return the F1 over all words in percent, or 0 without any word."""
+        words, right = counted(outputs, references)
+        return 100.0 * 2 * right.total() / max(1, words.total())
 
 
 Entity = tuple[str, int, int]  # (type, first word, last word)
@@ -69,9 +79,6 @@ class EntityF1(TextMetric):
     )
 
     compares: ClassVar = "tags"
-
-    class Config(TextMetric.Config):
-        """Options of entity_f1."""
 
     def check_reference(self, reference: str) -> None:
         entities(reference.split(" "))
@@ -111,13 +118,6 @@ def parted(tag: str) -> tuple[str, str]:
 
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-SAMPLES = (("0.5", "-2", "3"), ("1", "3", "-1e1"))
-
-
-def numbers(texts: Sequence[str], metric: str) -> Floats:
-    """Parse texts as numbers. Raise UsageError if one is not a finite number."""
-    values = np.asarray([_number(text, metric) for text in texts], dtype=np.float64)
-    return values
 
 
 def correlation(one: Floats, other: Floats) -> float:
@@ -135,47 +135,93 @@ def ranks(values: Floats) -> Floats:
     return shared
 
 
-def _number(text: str, metric: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not np.isfinite(value):
-        raise UsageError(f"{metric} compares numbers, got '{text[:40]}'")
-    return value
+class NumberMetric(TextMetric):
+    """Base class of metrics that compare numbers; `of` scores all outputs against their references."""
+
+    of: Callable[[Floats, Floats], float]
+    samples = (("0.5", "-2", "3"), ("1", "3", "-1e1"))
+    compares: ClassVar = "numbers"
+
+    def check_reference(self, reference: str) -> None:
+        self._number(reference)
+
+    def compare(self, outputs: list[str], references: list[str]) -> float:
+        """Score the numbers."""
+        return float(self.of(*(np.asarray(list(map(self._number, texts))) for texts in (outputs, references))))
+
+    def _number(self, text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(text)):
+                return number
+        raise UsageError(f"{self.part_name} compares numbers, got '{text[:40]}'")
 
 
 @register("metric", "pearson")
-class Pearson(TextMetric):
-    """100 * covariance / product of the standard deviations of outputs and references (Pearson 1895)."""
+class Pearson(NumberMetric):
+    """100 * covariance / product of the standard deviations (Pearson 1895); 0 if outputs or references are constant."""
 
-    samples = SAMPLES
-    compares: ClassVar = "numbers"
-
-    class Config(TextMetric.Config):
-        """Options of pearson."""
-
-    def check_reference(self, reference: str) -> None:
-        numbers([reference], self.part_name)
-
-    def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the correlation, from -100 to 100, or 0 if one side is constant."""
-        return correlation(numbers(outputs, self.part_name), numbers(references, self.part_name))
+    of = staticmethod(correlation)
 
 
 @register("metric", "spearman")
-class Spearman(TextMetric):
+class Spearman(NumberMetric):
     """100 * Pearson's r of the ranks of outputs and references, where ties share their mean rank (Spearman 1904)."""
 
-    samples = SAMPLES
-    compares: ClassVar = "numbers"
+    of = staticmethod(lambda outputs, references: correlation(ranks(outputs), ranks(references)))
 
-    class Config(TextMetric.Config):
-        """Options of spearman."""
 
-    def check_reference(self, reference: str) -> None:
-        numbers([reference], self.part_name)
+@register("metric", "r2")
+class R2(NumberMetric):
+    """100 * (1 - squared errors / squared deviations of the references from their mean); 0 if these are constant."""
+
+    def of(self, outputs: Floats, references: Floats) -> float:
+        """Return the share of the variance of the references that the outputs explain, in percent."""
+        variation = float(((references - references.mean()) ** 2).sum())
+        return 100.0 * (1 - float(((references - outputs) ** 2).sum()) / variation) if variation else 0.0
+
+
+@register("metric", "mae")
+class Mae(NumberMetric):
+    """Mean of |output - reference|, in the unit of the numbers."""
+
+    higher_is_better: ClassVar = False
+    of = staticmethod(lambda outputs, references: np.abs(outputs - references).mean())
+
+
+@register("metric", "rmse")
+class Rmse(NumberMetric):
+    """Square root of the mean of (output - reference)^2, in the unit of the numbers."""
+
+    higher_is_better: ClassVar = False
+    of = staticmethod(lambda outputs, references: np.sqrt(((outputs - references) ** 2).mean()))
+
+
+@register("metric", "auc")
+class Auc(TextMetric):
+    """100 * share of pairs of a text with and one without the class that its probability ranks correctly (Hanley 1982).
+
+    A tie counts half. Of two exclusive classes, the second is scored; of more, or with multi_label, the mean over the
+    classes that are present in some references, but not in all. Without any, 50.
+    """
+
+    compares: ClassVar = "probabilities"
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the correlation, from -100 to 100, or 0 if one side is constant."""
-        return correlation(*(ranks(numbers(texts, self.part_name)) for texts in (outputs, references)))
+        """Return the area under the ROC curve, averaged over classes, in percent."""
+        chances = [_chances(output) for output in outputs]
+        present = [set(reference.split(" ")) - {""} for reference in references]
+        classes = list(dict.fromkeys(name for names in (*chances, *present) for name in names))
+        exclusive = not any(" " in reference for reference in references)
+        areas = []
+        for name in classes[1:] if exclusive and len(classes) == 2 else classes:
+            own = np.asarray([name in names for names in present])
+            rank = ranks(np.asarray([chance.get(name, 0.0) for chance in chances]))
+            pairs = own.sum() * (~own).sum()
+            if pairs:
+                areas.append((rank[own].sum() - own.sum() * (own.sum() + 1) / 2) / pairs)
+        return 100.0 * float(np.mean(areas)) if areas else 50.0
+
+
+def _chances(output: str) -> dict[str, float]:
+    """Parse the probabilities of classes; a plain text is certain of its words."""
+    return json.loads(output) if output.startswith("{") else dict.fromkeys(output.split(" "), 1.0)

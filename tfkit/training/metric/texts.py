@@ -26,9 +26,6 @@ from tfkit.training.metric.base import TextMetric, sacrebleu_metrics
 class ExactMatch(TextMetric):
     """100 * (outputs equal to their reference) / (number of outputs)."""
 
-    class Config(TextMetric.Config):
-        """Options of exact_match."""
-
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Return the percentage of exact matches."""
         right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
@@ -50,15 +47,13 @@ class Bleu(TextMetric):
             description="tokenization into words; none: texts are already tokenized, and words are separated by spaces",
         )
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.lowercase = config.lowercase
-        self.tokenize = config.tokenize or "none"
+    config: Config
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Compute corpus BLEU, 0 to 100."""
+        lowercase, tokenize = self.config.lowercase, self.config.tokenize or "none"
         # `force` suppresses sacrebleu's warning about tokenized texts
-        bleu = sacrebleu_metrics("bleu").BLEU(lowercase=self.lowercase, tokenize=self.tokenize, force=True)
+        bleu = sacrebleu_metrics("bleu").BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
         return float(bleu.corpus_score(outputs, [references]).score)
 
 
@@ -75,20 +70,17 @@ class Chrf(TextMetric):
         char_order: Order = Field(6, description="longest n-gram of characters")
         word_order: NonNegativeInt = Field(0, le=ORDER.most, description="longest n-gram of words; 2 is chrF++")
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.options = {"lowercase": config.lowercase, "char_order": config.char_order, "word_order": config.word_order}
+    config: Config
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
         """Compute the corpus score, 0 to 100."""
-        chrf = sacrebleu_metrics("chrf").CHRF(**self.options)
+        lowercase, characters, words = self.config.lowercase, self.config.char_order, self.config.word_order
+        chrf = sacrebleu_metrics("chrf").CHRF(lowercase=lowercase, char_order=characters, word_order=words)
         return float(chrf.corpus_score(outputs, [references]).score)
 
 
 _WORD = re.compile(r"[a-z0-9]+")
 _FOREIGN = re.compile(r"[^\W_a-zA-Z0-9]")  # letters and digits that are in no word
-
-
 _WRITTEN = {"1": 1, "2": 2, "l": "L"}
 
 
@@ -127,10 +119,6 @@ class Rouge(TextMetric):
 
     config: Config
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.of = config.of
-
     def of_sources(self, sources: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Score the lead baseline, if `lead` is set."""
         if not self.config.lead:
@@ -147,10 +135,10 @@ class Rouge(TextMetric):
         return 100.0 * sum(self._f1(words(one), words(other)) for one, other in pairs) / len(outputs)
 
     def _f1(self, output: list[str], reference: list[str]) -> float:
-        if isinstance(self.of, str):
+        if self.config.of == "L":
             common, size = longest_common(output, reference), len(output) + len(reference)
         else:
-            one, other = grams(output, self.of), grams(reference, self.of)
+            one, other = grams(output, self.config.of), grams(reference, self.config.of)
             common, size = (one & other).total(), one.total() + other.total()
         return 2 * common / size if size else 0.0
 

@@ -16,7 +16,7 @@ from tfkit.data.tokenizer import Tokenizer
 from tfkit.functional.view import wide
 from tfkit.models import Model
 from tfkit.training.objective.baseline import Baseline
-from tfkit.training.objective.rows import Batch, Example, Item, Rows
+from tfkit.training.objective.rows import Batch, Example, Item, Rows, extra_of
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ class Answers(AnswersFacts):
     def text(self, prediction: Prediction) -> str:
         """Convert a prediction to the text that metrics compare."""
         raise UsageError(f"{self.objective.part_name} makes no predictions")
+
+    def chances(self, prediction: Prediction) -> str:
+        """Convert a prediction to the probabilities that metrics compare, as JSON."""
+        raise UsageError(f"{self.objective.part_name} predicts no probabilities")
 
     def wanted(self, example: Example) -> str:
         """Return the reference of an example as the text that metrics compare."""
@@ -145,6 +149,7 @@ def causal_loss(model: Model, batch: Batch, training: bool) -> Loss:
         segment_ids=batch.get("segment_ids"),
         with_heads=False,
         **counted_padding(model, batch),
+        **extra_of(batch),
     )
     return finished(token_loss(model, out.hidden, batch), out.auxiliary_loss, len(batch["labels"]), training)
 

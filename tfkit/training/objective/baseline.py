@@ -29,8 +29,7 @@ def ngram_baseline(
 ) -> Baseline | None:
     """Return the loss of an n-gram model on `valid`, or None if there are no targets.
 
-    The first token of each row is context only. Rows of large corpora are subsampled to TRAIN_LIMIT and VALID_LIMIT
-    tokens.
+    The first token of each row is context only. Large corpora are subsampled to TRAIN_LIMIT and VALID_LIMIT tokens.
     """
     nats = KneserNey(vocab_size, order).fit(evenly(train, TRAIN_LIMIT)).nats(evenly(valid, VALID_LIMIT))
     name = f"{order}-gram, Kneser-Ney" + f" {of}" * bool(of)

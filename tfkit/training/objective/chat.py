@@ -44,6 +44,7 @@ class ChatRows(PackableRows):
 
     fields = ("source", "target")
     required = ("start", "end")
+    tagged = False
     config: Chat.Config
 
     def template(self) -> ChatTemplate:

@@ -52,8 +52,10 @@ class CompletionRows(PackableRows):
         read, written = sources.lengths, targets.lengths + 2
         full, short = targets.lengths > 0, read + written - 1 <= (max_length or 2**62)
         kept = np.flatnonzero(full & short)
+        extra = self.extra(examples)
         items = Items(
             lambda place: {
+                **extra[kept[place]],
                 "source": sources[kept[place]],
                 "target": wrapped(targets[kept[place]], start, end),
             },
@@ -105,6 +107,7 @@ class Completion(Objective):
     rows_type = CompletionRows
     answers_type = Completions
     reads = "causal"
+    gives = frozenset({"inputs"})
     capabilities = frozenset(
         {"likelihood", "characters", "words", "continuations", "packing", "shards", "soft_targets"}
     )
@@ -142,7 +145,7 @@ class CausalRows(TextRows):
         ids = self._ids(examples, "text", tokenizer)
         self._left_out(int((ids.lengths == 0).sum()), len(ids), "the text is empty")
         if not self.config.join:
-            return self._rows(ids, max_length)
+            return self._rows(ids, max_length, self.extra(examples))
         items = blocks(self._stream(ids), self._block(max_length))
         size = int(sizes(items, "text").sum()) if len(items) else int(ids.offsets[-1])
         return self._usable(items, len(ids), f"predicting the next token requires at least two tokens, got {size}")
@@ -164,8 +167,8 @@ class CausalRows(TextRows):
             logger.warning("causal_lm: the tokenizer has no end token, so texts are joined without a separator")
         return stream
 
-    def _rows(self, texts: TokenIds, max_length: int | None) -> Sequence[Item]:
-        full, fitting = int((texts.lengths > 0).sum()), self._rows_of(texts, max_length)
+    def _rows(self, texts: TokenIds, max_length: int | None, extra: Sequence[Item]) -> Sequence[Item]:
+        full, fitting = int((texts.lengths > 0).sum()), self._rows_of(texts, max_length, extra)
         why = f"shorter than 2 tokens or longer than {max_length} (join: true would split them)"
         self._left_out(full - len(fitting), full, why)
         return self._usable(fitting, full, why)
@@ -190,6 +193,7 @@ class CausalLm(Objective):
 
     rows_type = CausalRows
     reads = "causal"
+    gives = frozenset({"inputs"})
     capabilities = frozenset({"likelihood", "characters", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
@@ -212,6 +216,9 @@ class CausalLm(Objective):
         def _blocks(self, facts: RecipeFacts) -> Iterator[Problem]:
             """Check that the block length is known, and fits the model and a batch."""
             longest, block = facts.longest, self.block
+            if facts.blueprint is not None and (names := ", ".join(facts.blueprint.extra_inputs)):
+                text = f"the blocks of joined texts have no {names} of their own, which the model reads"
+                yield Problem("join", f"{text}; set join: false")
             if block is None and longest is None and facts.reads_data and facts.blueprint is not None:
                 text = "joined texts are split into rows; set block, the number of tokens per row, or model.max_length"
                 yield Problem("block", text)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,7 +35,10 @@ from tfkit.training.objective.rows import (
     Item,
     Items,
     Rows,
+    check_tags,
     column,
+    extra_batch,
+    extra_of,
     mask_of,
     packed_places,
     padded,
@@ -63,8 +69,14 @@ def fillings(text: str, mask: str, fills: Sequence[Sequence[Fill]]) -> list[Gene
 
 def filled(text: str, mask: str, tokens: Sequence[str]) -> str:
     """Replace the masks of a text with tokens."""
-    first, *others = text.split(mask)
+    first, *others = _around(text, mask)
     return first + "".join(token + part for token, part in zip(tokens, others, strict=True))
+
+
+def _around(text: str, mask: str) -> list[str]:
+    """Split a text at its masks; a mask that is a number is a word."""
+    edge = r"\b" if mask.isalnum() else ""
+    return re.split(f"{edge}{re.escape(mask)}{edge}", text)
 
 
 def _log(probability: float) -> float:
@@ -106,8 +118,12 @@ class MaskedRows(Rows):
         dropped = len(ids) - len(np.unique(owners)) + len(starts) - len(kept)
         starts, ends = starts[kept], ends[kept]
         frame = len(self.tokens.framed(np.zeros(0, np.int32)))
+        extra, owners = self.extra(examples), owners[kept]
         items = Items(
-            lambda place: {"text": self.tokens.framed(ids.between(int(starts[place]), int(ends[place])))},
+            lambda place: {
+                "text": self.tokens.framed(ids.between(int(starts[place]), int(ends[place]))),
+                **extra[owners[place]],
+            },
             {"text": ends - starts + frame},
         )
         why = "the text is empty, or has only unknown tokens"
@@ -169,6 +185,24 @@ class MaskedRows(Rows):
         batch = {"input_ids": hidden, "labels": labels, "predicted": np.flatnonzero(chosen)}
         return {name: torch.from_numpy(value) for name, value in batch.items()}
 
+    def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+        """Encode texts, with a mask for each mask token in them."""
+        mask = self.tokens.special["mask"]
+        texts_around = [_around(text, tokenizer.token(mask)) for text in texts]
+        if tokenizer.kmers and (masked := [number for number, parts in enumerate(texts_around, 1) if len(parts) > 1]):
+            raise PromptError("text", masked[0], "cannot have a mask: overlapping k-mers share its letters")
+        # if tokens include the preceding space, the mask replaces both the word and the space
+        joins = False
+        with contextlib.suppress(DataError):  # ids, and vocabularies without the letter a, refuse these texts
+            joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
+        for parts in texts_around:
+            parts[:-1] = [part.removesuffix(" ") for part in parts[:-1]]
+            parts[1:] = [part.removeprefix(" ") if joins else part for part in parts[1:]]
+        pieces = iter(tokenizer.encode_batch([part for parts in texts_around for part in parts]))
+        found = [list(chain(next(pieces), *([mask, *next(pieces)] for _ in parts[1:]))) for parts in texts_around]
+        check_tags(found, tokenizer, texts)
+        return [self.prompt(ids) for ids in found]
+
     def prompt(self, ids: Sequence[int]) -> list[int]:
         """Add the start and end tokens that exist."""
         text = np.asarray(ids, dtype=np.int32)
@@ -188,42 +222,36 @@ class Fills(Answers):
         mask = tokenizer.token(self.rows.tokens.special["mask"])
         longest = model.blueprint.last.max_length
         texts = [example["text"] for example in examples]
-        rows = [self._with_masks(number, text, mask, tokenizer) for number, text in enumerate(texts, 1)]
+        for number, text in enumerate(texts, 1):
+            if len(_around(text, mask)) < 2:
+                raise PromptError("text", number, f"has no mask; replace a word with {mask}, got {text[:60]!r}")
+        rows = [np.asarray(ids, dtype=np.int32) for ids in self.rows.read(texts, tokenizer)]
         for number, ids in enumerate(rows, 1):
             if longest is not None and len(ids) > longest:
                 what = f"of {len(ids)} tokens exceeds the model's maximum length of {longest}"
                 raise PromptError("text", number, what)
         predictions: list[Prediction] = [{}] * len(rows)
+        extra = self.rows.extra(examples)
         with torch.inference_mode():
             for together in by_length([len(row) for row in rows], next(model.parameters()).device.type):
-                found = self._fills(model, [rows[row] for row in together], tokenizer)
+                own = extra_batch([extra[row] for row in together])
+                found = self._fills(model, [rows[row] for row in together], tokenizer, own)
                 for row, fills in zip(together, found, strict=True):
                     text = examples[row]["text"]
                     best = filled(text, mask, [fill[0]["token"] for fill in fills])
                     predictions[row] = {"text": text, "fills": fills, "filled": best}
         return predictions
 
-    def _with_masks(self, number: int, text: str, mask: str, tokenizer: Tokenizer) -> Ids:
-        """Encode text `number` with its masks."""
-        parts = text.split(mask)
-        if len(parts) < 2:
-            raise PromptError("text", number, f"has no mask; replace a word with {mask}, got {text[:60]!r}")
-        # if tokens include the preceding space, the mask replaces both the word and the space
-        joins = len(tokenizer.encode(" a")) > len(tokenizer.encode("a"))
-        parts = [part.removesuffix(" ") for part in parts[:-1]] + parts[-1:]
-        parts = parts[:1] + [part.removeprefix(" ") if joins else part for part in parts[1:]]
-        pieces = [np.asarray(ids, dtype=np.int32) for ids in tokenizer.encode_batch(parts)]
-        hidden = np.asarray([self.rows.tokens.special["mask"]], dtype=np.int32)
-        inner = np.concatenate([pieces[0], *(part for piece in pieces[1:] for part in (hidden, piece))])
-        return self.rows.tokens.framed(inner)
-
-    def _fills(self, model: Model, rows: Sequence[Ids], tokenizer: Tokenizer) -> list[list[list[dict[str, Any]]]]:
+    def _fills(
+        self, model: Model, rows: Sequence[Ids], tokenizer: Tokenizer, extra: Batch
+    ) -> list[list[list[dict[str, Any]]]]:
         """Return the most likely tokens for each mask of each row."""
         ids, real = padded(rows, self.rows.tokens.pad)
         device = next(model.parameters()).device
         masked = torch.from_numpy(ids == self.rows.tokens.special["mask"]).to(device)
         whole = None if real.all() else torch.from_numpy(real).to(device)
-        out = model(input_ids=torch.from_numpy(ids).to(device), attention_mask=whole, with_heads=False)
+        read = torch.from_numpy(ids).to(device)
+        out = model(input_ids=read, attention_mask=whole, with_heads=False, **extra_of(extra))
         logits = wide(model.head_of_last(out.hidden[masked]))  # [masks vocab_size]
         never = without_token(tokenizer, logits.shape[-1])
         tokens = logits.shape[-1] - (0 if never is None else int(never.sum()))
@@ -245,7 +273,7 @@ class MaskedLm(Objective):
     answers_type: ClassVar[type[Answers] | None] = Fills
     reads = "bidirectional"
     heads: ClassVar[tuple[str, ...]] = ("masked_lm", "language_model")
-    gives = frozenset({"attention_mask"})
+    gives = frozenset({"attention_mask", "inputs"})
     capabilities = frozenset({"likelihood", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
@@ -287,6 +315,7 @@ class MaskedLm(Objective):
             position_ids=batch.get("position_ids"),
             segment_ids=batch.get("segment_ids"),
             with_heads=False,
+            **extra_of(batch),
         )
         total = token_loss(model, out.hidden, batch)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)

@@ -21,7 +21,18 @@ from tfkit.functional.view import wide
 from tfkit.models import Model
 from tfkit.training.objective.base import Answers, Loss, Objective, finished
 from tfkit.training.objective.baseline import Ids
-from tfkit.training.objective.rows import Batch, Example, Item, Rows, logger, mask_of, padded, vector_batch
+from tfkit.training.objective.rows import (
+    Batch,
+    Example,
+    Item,
+    Rows,
+    extra_batch,
+    extra_of,
+    logger,
+    mask_of,
+    padded,
+    vector_batch,
+)
 
 
 class ReadingRows(Rows):
@@ -57,11 +68,11 @@ class ReadingRows(Rows):
             return self.vectors(examples)
         self.bind(tokenizer)
         frame, items, cut = self._frame, [], 0
-        for first, second in self._pairs(examples, tokenizer):
-            item = framed(frame, first, second, longest)
+        for own, (first, second) in zip(self.extra(examples), self._pairs(examples, tokenizer), strict=True):
+            item = framed(frame, first, second, longest) | own
             size = len(first) + (0 if second is None else len(second) + len(frame.between))
             cut += len(item["text"]) < size + frame.around
-            items.append(item if len(item["text"]) else alone(self.tokens.pad))
+            items.append(item if len(item["text"]) else alone(self.tokens.pad) | own)
         if cut:
             logger.warning(
                 "%s: %s of %s texts are truncated to %s tokens", self._name, f"{cut:,}", f"{len(items):,}", longest
@@ -93,7 +104,8 @@ class ReadingAnswers(Answers):
         rows, device = self.rows, next(model.parameters()).device
         with torch.inference_mode():
             for together in by_length(rows.lengths(items).tolist(), device.type):
-                batch = text_batch([items[row] for row in together], rows.tokens.pad)
+                some = [items[row] for row in together]
+                batch = text_batch(some, rows.tokens.pad) | extra_batch(some)
                 batch = {name: value.to(device) for name, value in batch.items()}
                 logits = wide(head_output(self.objective.config.head, model, batch)[0]).cpu()
                 for row, logit in zip(together, logits, strict=True):
@@ -126,9 +138,11 @@ class Reading(Objective):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             head = facts.head(self.head)
-            if head is not None and head.has_independent_classes():
+            several = dict(self).get("multi_label", False)
+            if head is not None and head.has_independent_classes() != several:
                 name = self.part.part_name
                 text = f"'{name}' requires exclusive classes; remove independent"
+                text = f"multi_label of '{name}' requires independent: true" if several else text
                 yield Problem("independent", text, at="model.head" if self.head is None else f"model.heads.{self.head}")
 
     config: Config
@@ -196,7 +210,7 @@ def head_output(head: str | None, model: Model, batch: Batch) -> tuple[Tensor, T
     """Return the output of the named head for a batch, and the model's auxiliary loss."""
     real = batch.get("attention_mask")
     read = {name: batch[name] for name in ("input_ids", "inputs_embeds") if name in batch}
-    out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch))
+    out = model(**read, attention_mask=real, with_heads=False, **inputs_of(model, batch), **extra_of(batch))
     return head_of(model, head)(out.hidden, real), out.auxiliary_loss
 
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from tfkit.core.blueprint import StackPlan
 from tfkit.core.component import Problem
 from tfkit.core.errors import DataError, RecipeError, UsageError
 from tfkit.core.facts import RecipeFacts
@@ -254,25 +253,16 @@ class ReplacedToken(MaskedLm):
                 yield Problem("generator", f"{lacking} cannot mask padding, which 'replaced_token' requires")
             for name in sorted(plan.needs):
                 yield Problem("generator", f"'replaced_token' does not provide {name}, which the generator requires")
-            yield from self._reads_less(plan, facts)
-            yield from self._other_width(plan, facts)
-
-        def _reads_less(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:
-            most = plan.max_length
-            if facts.blueprint is None or not facts.reads_data or most is None:
+            if facts.blueprint is None:
                 return
-            if facts.longest is not None and facts.longest.tokens <= most:
-                return
-            text = f"the generator accepts at most {most} tokens, but texts may be longer"
-            yield Problem("generator.max_length", f"{text}; raise it to the model's, or set data.batch.length")
-
-        def _other_width(self, plan: StackPlan, facts: RecipeFacts) -> Iterator[Problem]:
-            own = None if facts.blueprint is None else facts.blueprint.encoder
-            if not self.shared or own is None or own.table_width is None or own.table_width == plan.table_width:
-                return
-            text = f"the generator's token table is {plan.table_width} wide, the model's {own.table_width}"
-            advice = f"set d_embedding: {own.table_width} in the generator's embedding, or shared: false"
-            yield Problem("generator", f"{text}; {advice}")
+            most, own = plan.max_length, facts.blueprint.encoder
+            if facts.reads_data and most is not None and (facts.longest is None or facts.longest.tokens > most):
+                text = f"the generator accepts at most {most} tokens, but texts may be longer"
+                yield Problem("generator.max_length", f"{text}; raise it to the model's, or set data.batch.length")
+            if self.shared and own is not None and own.table_width not in (None, plan.table_width):
+                text = f"the generator's token table is {plan.table_width} wide, the model's {own.table_width}"
+                advice = f"set d_embedding: {own.table_width} in the generator's embedding, or shared: false"
+                yield Problem("generator", f"{text}; {advice}")
 
     config: Config
 

@@ -17,9 +17,11 @@ from tfkit.core.blueprint import Blueprint, StackPlan
 from tfkit.core.errors import DataError, ExampleError, UsageError
 from tfkit.core.output import counted
 from tfkit.core.slots import ObjectiveFacts, RowsFacts
+from tfkit.core.store import ExtraInput
+from tfkit.data.corpus.base import TAGGED
 from tfkit.data.encoder import TokenIds
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.data.vectors import Array, Vectors
+from tfkit.data.vectors import Array, Vectors, numbers
 from tfkit.training.objective.baseline import Ids, ItemColumn
 
 logger = logging.getLogger("tfkit")
@@ -28,6 +30,7 @@ Item = dict[str, Ids]  # token ids of one training example, by name
 Batch = dict[str, Tensor]  # inputs of the loss; collated on the CPU
 Example = Mapping[str, str]
 
+EXTRA = "inputs."  # prefix of extra inputs in items and batches
 ENCODED_AT_ONCE = 10_000  # maximum texts per call, to bound the tokenizer's memory
 
 
@@ -111,10 +114,11 @@ class Rows(RowsFacts):
         self.tokens = TokenFacts()
         self.labels: tuple[str, ...] = ()  # labels of the training corpus, if `labelled`
         self.plan: StackPlan | None = None  # the stack that reads vectors, if any
+        self.extra_inputs: Mapping[str, ExtraInput] = {}  # of the model, read from the fields of these names
 
     def read_model(self, blueprint: Blueprint) -> None:
-        """Switch to vector inputs if the model's first stack reads vectors."""
-        plan = next(blueprint.stacks())
+        """Switch to vector inputs if the model's first stack reads vectors, and read its extra inputs."""
+        plan, self.extra_inputs = next(blueprint.stacks()), blueprint.extra_inputs
         if self.vectors_for is not None and plan.reads_vectors:
             self.plan, self.fields = plan, self.read_fields(("vectors",))  # type: ignore[misc]
 
@@ -134,7 +138,6 @@ class Rows(RowsFacts):
 
     @property
     def _name(self) -> str:
-        """Name of the objective, for messages."""
         return self.config.part.part_name
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
@@ -162,11 +165,16 @@ class Rows(RowsFacts):
 
     def read(self, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
         """Encode texts as inputs of a trained model, with special tokens."""
-        return [self.prompt(ids) for ids in tokenizer.encode_batch(texts)]
+        found = tokenizer.encode_batch(texts)
+        check_tags(found, tokenizer, texts)
+        return [self.prompt(ids) for ids in found]
 
     def learned(self, examples: Iterable[Example], fields: Sequence[str]) -> Iterator[str]:
         """Yield the texts of examples that the tokenizer is trained on."""
         return (example[field] for example in examples for field in fields if field in example)
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """Learn the labels of the training examples, if the objective has labels."""
 
     def labels_in(self, example: Example) -> Sequence[str]:
         """Return the labels of an example, if the objective learns labels."""
@@ -182,10 +190,23 @@ class Rows(RowsFacts):
                 )
         return [example[field] for example in examples]
 
+    def extra(self, examples: Sequence[Example]) -> Sequence[Item]:
+        """Return the extra inputs of each example, as part of its items. Raise ExampleError for unsuitable values."""
+        found: list[Item] = [{}] * len(examples)
+        for name, (width, readers) in self.extra_inputs.items():
+            for place, example in enumerate(examples):
+                try:
+                    found[place] = found[place] | {EXTRA + name: numbers(example.get(name, ""), width)}
+                except ValueError as error:
+                    raise ExampleError(place + 1, f"{name}, which {' and '.join(readers)} reads, {error}") from None
+        return found
+
     def _ids(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> TokenIds:
         """Return the ids of one field of all examples, encoded or read from token shards."""
         if isinstance(examples, Encoded):
-            return examples.texts[field]
+            texts = examples.texts[field]
+            check_tags((texts[number] for number in range(len(texts) * (field in TAGGED))), tokenizer)
+            return texts
         return TokenIds.of(self._encoded(examples, field, tokenizer))
 
     def _encoded(self, examples: Sequence[Example], field: str, tokenizer: Tokenizer) -> list[Ids]:
@@ -193,7 +214,9 @@ class Rows(RowsFacts):
         texts = self._column(examples, field)
         slices = (texts[start : start + ENCODED_AT_ONCE] for start in range(0, len(texts), ENCODED_AT_ONCE))
         with located(texts, tokenizer):
-            return [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
+            found = [np.asarray(ids, dtype=np.int32) for part in slices for ids in tokenizer.encode_batch(part)]
+        check_tags(found if field in TAGGED else (), tokenizer, texts)
+        return found
 
     def vectors(self, examples: Sequence[Example]) -> Sequence[Item]:
         """Return items with `vectors` and the number of `positions`. Raise ExampleError for unsuitable arrays."""
@@ -201,6 +224,7 @@ class Rows(RowsFacts):
         if plan is None:
             raise UsageError(f"{self._name} requires a model whose first stack reads vectors")
         items: list[Item] = []
+        extra = self.extra(examples)
         pictures = plan.embedding is not None and plan.embedding.part.reads_pictures
         for number, name in enumerate(self._column(examples, "vectors"), 1):
             if not isinstance(name, Vectors):
@@ -220,7 +244,7 @@ class Rows(RowsFacts):
             ):  # images of another size have another patch grid
                 text = f"requires {positions:,} positions, but the {plan.side}'s max_length is {plan.max_length:,}"
                 raise ExampleError(number, f"{text}; set max_length: {positions}")
-            items.append({"vectors": array, "positions": np.asarray([positions])})
+            items.append({"vectors": array, "positions": np.asarray([positions])} | extra[number - 1])
         return items
 
     def _usable(self, items: Sequence[Item], examples: int, why: str) -> Sequence[Item]:
@@ -267,15 +291,17 @@ class TextRows(Rows):
         why = "the text is empty, or has a single token"
         if max_length is not None:
             why = f"the text is empty, or its row is shorter than 2 tokens or longer than {max_length + 1}"
-        items = self._rows_of(texts, max_length)
+        items = self._rows_of(texts, max_length, self.extra(examples))
         self._left_out(len(texts) - len(items), len(texts), why)
         return self._usable(items, len(texts), why)
 
-    def _rows_of(self, texts: TokenIds, max_length: int | None) -> Items:
+    def _rows_of(self, texts: TokenIds, max_length: int | None, extra: Sequence[Item]) -> Items:
         """Return items of the framed texts that have at least two tokens and fit."""
         framed = texts.lengths + len(self.tokens.framed(np.zeros(0, np.int32)))
         kept = np.flatnonzero((texts.lengths > 0) & (framed >= 2) & (framed <= (max_length or 2**62) + 1))
-        return Items(lambda place: {"text": self.tokens.framed(texts[kept[place]])}, {"text": framed[kept]})
+        return Items(
+            lambda place: {"text": self.tokens.framed(texts[kept[place]]), **extra[kept[place]]}, {"text": framed[kept]}
+        )
 
     def lengths(self, items: Sequence[Item]) -> Ids:
         """Return the row length of each item, [items]."""
@@ -301,6 +327,15 @@ class TextRows(Rows):
         """Return a prefix to continue, after the start token if there is one."""
         start = self.tokens.special.get("start")
         return list(ids) if start is None else [start, *ids]
+
+
+def check_tags(encoded: Iterable[Sequence[int] | Ids], tokenizer: Tokenizer, texts: Sequence[str] = ()) -> None:
+    """Raise ExampleError for the first text without a tag, if the tokenizer has tags."""
+    known = {tokenizer.id(tag) for tag in tokenizer.tags}
+    for number, ids in enumerate(encoded if known else (), 1):
+        if not len(ids) or int(ids[0]) not in known:
+            text = f"{texts[number - 1][:40]!r}" if texts else "the text"
+            raise ExampleError(number, f"{text} does not begin with a tag of training: {', '.join(tokenizer.tags)}")
 
 
 @contextlib.contextmanager
@@ -333,6 +368,23 @@ def vector_batch(arrays: Sequence[Array]) -> Batch:
     if lengths.min() < lengths.max():
         batch["attention_mask"] = torch.arange(int(lengths.max())) < lengths[:, None]
     return batch
+
+
+def batch_of(rows: Rows, items: Sequence[Item], rng: np.random.Generator) -> Batch:
+    """Collate a batch with one row per item, and the extra inputs of each."""
+    return rows.collate(items, rng) | extra_batch(items)
+
+
+def extra_batch(items: Sequence[Item]) -> Batch:
+    """Collate the extra inputs of items, [rows width] each."""
+    names = [name for name in next(iter(items), {}) if name.startswith(EXTRA)]
+    return {name: torch.from_numpy(np.stack([item[name] for item in items])) for name in names}
+
+
+def extra_of(batch: Batch) -> dict[str, dict[str, Tensor]]:
+    """Return the extra inputs in a batch as an argument of the model."""
+    found = {name.removeprefix(EXTRA): value for name, value in batch.items() if name.startswith(EXTRA)}
+    return {"inputs": found} if found else {}
 
 
 def wrapped(ids: Ids, start: int | None = None, end: int | None = None) -> Ids:

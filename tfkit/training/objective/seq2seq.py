@@ -23,6 +23,7 @@ from tfkit.training.objective.rows import (
     Rows,
     TokenFacts,
     column,
+    extra_of,
     mask_of,
     next_tokens,
     padded,
@@ -61,10 +62,11 @@ class Seq2SeqRows(Rows):
         short = np.maximum(read, written - 1) <= (max_length or 2**62)
         kept = np.flatnonzero(full & short)
         start, end = self.tokens.special["start"], self.tokens.special["end"]
+        extra = self.extra(examples)
 
         def item(place: int) -> Item:
             source = np.asarray(self.prompt(sources[kept[place]].tolist()), np.int32)
-            return {"source": source, "target": wrapped(targets[kept[place]], start, end)}
+            return {"source": source, "target": wrapped(targets[kept[place]], start, end), **extra[kept[place]]}
 
         items = Items(item, {"source": read[kept], "target": written[kept]})
         count, empty, long = len(full), int((~full).sum()), int((full & ~short).sum())
@@ -121,7 +123,7 @@ class Seq2Seq(Objective):
     rows_type = Seq2SeqRows
     answers_type = Translations
     reads = "encoder_decoder"
-    gives = frozenset({"attention_mask"})
+    gives = frozenset({"attention_mask", "inputs"})
     capabilities = frozenset(
         {"likelihood", "characters", "words", "continuations", "two_vocabularies", "shards", "soft_targets"}
     )
@@ -152,6 +154,7 @@ class Seq2Seq(Objective):
             decoder_input_ids=batch["decoder_input_ids"],
             with_heads=False,
             **counted_padding(model, batch, "decoder_"),
+            **extra_of(batch),
         )
         total = token_loss(model, out.hidden, batch, self.config.label_smoothing if training else 0.0)
         return finished(total, out.auxiliary_loss, len(batch["labels"]), training)

@@ -7,38 +7,27 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from tfkit.core.errors import ExampleError
-from tfkit.core.options import Dropout as Share
 from tfkit.core.registry import register
 from tfkit.data.tokenizer import Tokenizer
-from tfkit.functional.loss import cross_entropy
 from tfkit.models import Model
 from tfkit.training.objective.base import Prediction
 from tfkit.training.objective.baseline import Baseline, Ids, unigram_baseline
-from tfkit.training.objective.labels import check_classes, learn, named, unknown
-from tfkit.training.objective.reading import (
-    Reading,
-    ReadingAnswers,
-    ReadingRows,
-    first_of,
-    head_of,
-    joined,
-    room_in,
-)
-from tfkit.training.objective.rows import Batch, Example, Item, located, logger
+from tfkit.training.objective.labels import Classifying, ClassRows, named
+from tfkit.training.objective.reading import ReadingAnswers, first_of, joined, room_in
+from tfkit.training.objective.rows import Batch, Example, Item, located
 
 NO_ENTITY = "O"
 
 
-class TaggedRows(ReadingRows):
+class TaggedRows(ClassRows):
     """Texts with a tag index for each word."""
 
     fields = ("text", "tags")
+    tagged = False  # a tag is no word of the text
     tokenized = ("text",)
-    labelled = True
 
     def labels_in(self, example: Example) -> Sequence[str]:
         """Return the example's tags."""
@@ -50,7 +39,7 @@ class TaggedRows(ReadingRows):
         Words whose tag is not in the training corpus are excluded from the loss, but not from metrics.
         """
         tags = self._column(examples, "tags")
-        learn(self, examples)
+        self.learn(examples)
         items: list[Item] = []
         for example, item, words in self._pieces(examples, tokenizer, max_length):
             numbers = self._numbers(tags[example], examples[example]["text"], example + 1)[words]
@@ -60,18 +49,10 @@ class TaggedRows(ReadingRows):
                 marks = np.zeros_like(item["firsts"])
                 marks[firsts] = 1
                 items.append(item | {"firsts": marks, "tags": numbers[known]})
-        self._tell_unknown(tags)
+        self._tell_unknown([tag for line in tags for tag in words_of(line)], "tags")
         return self._usable(
             items, len(examples), "the texts are empty, or none of their tags is in the training corpus"
         )
-
-    def _tell_unknown(self, tags: Sequence[str]) -> None:
-        """Warn about words excluded from the loss because their tag is unknown."""
-        every = [tag for line in tags for tag in words_of(line)]
-        number = sum(tag not in self.labels for tag in every)
-        if number:
-            of = f"{number:,} of {len(every):,}"
-            logger.warning("%s: %s tags dropped: %s", self._name, of, unknown(every, self.labels))
 
     def _numbers(self, tags: str, text: str, number: int) -> Ids:
         words = words_of(text)
@@ -131,11 +112,13 @@ class Tags(ReadingAnswers):
             piece for piece in self.rows._pieces(examples, tokenizer, model.blueprint.last.max_length) if len(piece[2])
         ]
         logits = self._logits(model, [item for _, item, _ in pieces])
-        tags: list[list[str]] = [[self._otherwise] * len(words) for words in texts]
+        labels = self.rows.labels
+        other = NO_ENTITY if NO_ENTITY in labels or not labels else labels[0]
+        tags: list[list[str]] = [[other] * len(words) for words in texts]
         probabilities: list[list[float]] = [[0.0] * len(words) for words in texts]
         for (example, item, words), scores in zip(pieces, logits, strict=True):
             best = scores[torch.from_numpy(item["firsts"]).bool()].softmax(-1).max(dim=-1)
-            names = named(self.rows.labels, scores.shape[-1])
+            names = named(labels, scores.shape[-1])
             for word, tag, chance in zip(words.tolist(), best.indices.tolist(), best.values.tolist(), strict=True):
                 tags[example][word], probabilities[example][word] = names[tag], chance
         return [
@@ -143,17 +126,13 @@ class Tags(ReadingAnswers):
             for words, own, probabilities in zip(texts, tags, probabilities, strict=True)
         ]
 
-    @property
-    def _otherwise(self) -> str:
-        return NO_ENTITY if NO_ENTITY in self.rows.labels or not self.rows.labels else self.rows.labels[0]
-
     def text(self, prediction: Prediction) -> str:
         """Return the tags, separated by spaces."""
         return " ".join(prediction["tags"])
 
 
 @register("objective", "token_classification")
-class TokenClassification(Reading):
+class TokenClassification(Classifying):
     """Loss = -sum log p(tag | text) over words, predicted at their first token (Devlin et al. 2018: 1810.04805)."""
 
     rows_type: ClassVar[type[TaggedRows]] = TaggedRows
@@ -161,25 +140,12 @@ class TokenClassification(Reading):
     heads = ("token_classifier",)
     capabilities = frozenset({"likelihood", "words", "tags", "soft_targets"})
 
-    class Config(Reading.Config):
-        """Options of token_classification."""
-
-        label_smoothing: Share = Field(
-            0.0, description="fraction of the target probability spread over all tags, in training only"
-        )
-
-    config: Config
+    config: Classifying.Config
     rows: TaggedRows
-
-    def attach(self, model: Model) -> None:
-        """Check that the head has enough classes."""
-        check_classes(head_of(model, self.config.head), self.rows.labels)
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
         """Compute the cross-entropy of `logits` [rows time classes] at the first token of each word."""
-        smoothing = self.config.label_smoothing if training else 0.0
-        of_words = logits.flatten(0, 1).index_select(0, batch["predicted"])  # [words classes]
-        return cross_entropy(of_words, batch["labels"], smoothing), len(of_words)
+        return super().head_loss(logits.flatten(0, 1).index_select(0, batch["predicted"]), batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:
         """Return the scores of a baseline that predicts the tag frequencies of the training texts."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import read_classes, write_classes
-from tfkit.interop.huggingface.families.bert import renamed
+from tfkit.interop.huggingface.families.bert import BertLike, renamed
 from tfkit.interop.huggingface.families.roberta import window_sizes, windows_of
 from tfkit.interop.huggingface.family import Family, merged, override, value_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, Switch, amended, layers_of, look
@@ -16,18 +16,7 @@ from tfkit.interop.huggingface.tensors import Rule
 
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
 # base of all families in this file: an encoder-decoder with learned positions
-PLAIN: Tree = {
-    "type": "encoder_decoder",
-    "embedding": {"type": "tokens", "shared": True},
-    "position": {"type": "learned"},
-    "layer": {
-        "residual": "post_norm",
-        "norm": {"type": "layer_norm"},
-        "attention": {"type": "multi_head"},
-        "feedforward": {"type": "mlp"},
-    },
-    "init": {"type": "normal"},
-}
+PLAIN: Tree = {**BertLike.base, "type": "encoder_decoder", "embedding": {"type": "tokens", "shared": True}}
 PRE_NORM = {"layer": {"residual": "pre_norm"}}
 SINES = {"position": {"type": "sinusoidal", "layout": "halves"}}
 
@@ -63,7 +52,6 @@ TWO_TABLES = (
         ("encoder.embedding.tokens.weight", "decoder.embedding.tokens.weight"),
     ),
 )
-
 
 # in text classification, the decoder's input is the start token and the same text
 OF_TEXTS: Mapping[str, ModelSection] = {
@@ -142,11 +130,7 @@ class PLBart(Bart):
 
     model_types = ("plbart",)
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
-    settings = amended(
-        Bart.settings,
-        attention_dropout=0.1,
-        scale_embedding=True,
-    )
+    settings = amended(Bart.settings, attention_dropout=0.1, scale_embedding=True)
 
 
 @register("family", "mvp")
@@ -175,10 +159,7 @@ class Blenderbot(Bart):
     model_types = ("blenderbot",)
     base: ClassVar = merged(PLAIN, PRE_NORM)
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
-    settings = amended(
-        Bart.settings,
-        max_position_embeddings=128,
-    )
+    settings = amended(Bart.settings, max_position_embeddings=128)
 
 
 @register("family", "blenderbot_small")
@@ -298,11 +279,7 @@ class FSMT(M2M100):
 
 
 OWN, CHECKPOINT = "encoder.layers.{layer}.attention", "encoder.layers.{layer}.self_attn"
-
-
 LED_PROJECTIONS = [f"{name}{end}" for name in ("query", "key", "value") for end in ("", "_global")]
-
-
 ENCODER = renamed(
     {f"{CHECKPOINT}.longformer_self_attn.{name}": f"{OWN}.{name}" for name in LED_PROJECTIONS}
     | {f"{CHECKPOINT}.output": f"{OWN}.output"}

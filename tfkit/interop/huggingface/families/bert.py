@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +21,7 @@ LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
 TYPES = "embeddings.token_type_embeddings.weight"
 PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
 MASKED_LM: Tree = {"type": "masked_lm", "tied": True}
+CAUSAL: Tree = {"type": "decoder", "head": MASKED_LM}
 CLASSIFIER: Tree = {"type": "classifier", "activation": "tanh"}
 POOLER: Tree = {"head": "none", "heads": {"pooler": {"type": "pooled", "activation": "tanh"}}}
 NEXT_SENTENCE: Tree = {"heads": {"next_sentence": {**CLASSIFIER, "num_classes": 2}}}
@@ -36,6 +36,11 @@ def heads_of(name: str, answers: bool = True) -> dict[str, ModelSection]:
         f"{name}Model": POOLER,
     }
     return heads | ({f"{name}ForQuestionAnswering": {"head": {"type": "span"}}} if answers else {})
+
+
+def causal_heads_of(name: str, causal: str = "ForCausalLM") -> dict[str, ModelSection]:
+    """Return the classes of an encoder and its decoder, which generates text with the head of a masked LM."""
+    return {**heads_of(name), f"{name}{causal}": CAUSAL}
 
 
 def table_rules(norm: str = "LayerNorm") -> tuple[Rule, ...]:
@@ -111,7 +116,6 @@ class BertLike(Family):
         Setting("initializer_range", "init.std", 0.02),
     )
     fixed: ClassVar[tuple[Fixed, ...]] = (
-        Fixed("is_decoder", (False,)),
         Fixed("add_cross_attention", (False,)),
         Fixed("position_embedding_type", ("absolute",)),
         Fixed("tie_word_embeddings", (True,)),
@@ -122,10 +126,12 @@ class BertLike(Family):
 
     @classmethod
     def rules_of(cls, blueprint: Blueprint) -> tuple[Rule, ...]:
-        """Return the rules of a model, starting with the output layers per token."""
+        """Return the rules of an encoder or a decoder, starting with the output layers per token."""
         head = "none" if blueprint.head is None else blueprint.head.part.part_name
         output = OF_TOKENS.get(head)
         rules = super().rules_of(blueprint)
+        if blueprint.encoder is None:
+            rules = tuple(rule.of_side("decoder") for rule in rules)
         return rules if output is None else (*renamed({output.rstrip("."): "head.output"}), *rules)
 
     @classmethod
@@ -134,6 +140,10 @@ class BertLike(Family):
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        causal = bool(config.get("is_decoder", False))  # decides in all classes, whatever their names
+        if causal and not any(over.get("type") == "decoder" for over in cls.heads.values()):
+            raise DataError("config.json: is_decoder: only False is supported, got True")
+        model["type"] = "decoder" if causal else "encoder"
         read_classes(model, config)
         if look(model, "head.type") == "masked_lm":
             override(model, {"head.activation": cls.head_activation or look(model, "layer.feedforward.activation")})
@@ -146,6 +156,7 @@ class BertLike(Family):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         write_classes(config, model)
+        config["is_decoder"] = model["type"] == "decoder"
         if config.get("type_vocab_size") == 0 and not cls.untyped:
             config["type_vocab_size"] = 1  # all zeros
 
@@ -173,7 +184,7 @@ class Bert(BertLike):
 
     model_types: ClassVar[tuple[str, ...]] = ("bert",)
     heads: ClassVar[Mapping[str, ModelSection]] = {
-        **heads_of("Bert"),
+        **causal_heads_of("Bert", "LMHeadModel"),
         "BertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE},
     }
     rules: ClassVar[tuple[Rule, ...]] = (*table_rules(), *layer_rules())
@@ -195,7 +206,7 @@ class Ernie(Bert):
     """ERNIE: BERT trained to predict whole phrases (Sun et al. 2019); task types are not supported."""
 
     model_types = ("ernie",)
-    heads: ClassVar = {**heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    heads: ClassVar = {**causal_heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     fixed = (*Bert.fixed, Fixed("use_task_id", (False,)))
     prefix = "ernie."
 
@@ -206,8 +217,21 @@ class MegatronBert(Bert):
 
     model_types = ("megatron-bert",)
     base: ClassVar = merged(Bert.base, PRE_NORM)
-    heads: ClassVar = {**heads_of("MegatronBert"), "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
+    heads: ClassVar = {
+        **causal_heads_of("MegatronBert"),
+        "MegatronBertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE},
+    }
     rules = (*table_rules()[:3], *layer_rules("attention.ln", "ln"), *renamed({"encoder.ln": "encoder.final_norm"}))
+
+
+@register("family", "splinter")
+class Splinter(Bert):
+    """Splinter (Ram et al. 2021): the encoder alone; its heads, which read question tokens, are not supported."""
+
+    model_types = ("splinter",)
+    heads: ClassVar = {"SplinterModel": {"head": "none"}}
+    head_rules: ClassVar = {}
+    prefix = "splinter."
 
 
 @register("family", "bert_generation")
@@ -220,29 +244,13 @@ class BertGeneration(BertLike):
         "BertGenerationEncoder": {"head": "none"},
     }
     settings = amended(MegatronBert.settings, without=("type_vocab_size",))
-    fixed = tuple(row for row in BertLike.fixed if row.config_key != "is_decoder")
-    rules = tuple(
-        replace(rule, own=str(rule.own).replace("encoder.", "{side}.", 1)) for rule in (*table_rules(), *layer_rules())
-    )
+    rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
     prefix, unprefixed = "bert.", ("lm_head.",)
     tied: ClassVar = {
         "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     }
-
-    @classmethod
-    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
-        super().to_recipe(model, config)
-        if config.get("is_decoder", False):
-            model["type"] = "decoder"
-        elif model["head"] is not None:
-            raise DataError("config.json: is_decoder: a bidirectional BertGenerationDecoder is not supported")
-
-    @classmethod
-    def to_config(cls, config: Tree, model: ModelSection) -> None:
-        super().to_config(config, model)
-        config["is_decoder"] = model["type"] == "decoder"
 
 
 FNET_NAMES = {
@@ -287,8 +295,6 @@ class FNet(BertLike):
 
 
 XLM_LAYER = "encoder.layers.{layer}"
-
-
 XLM_NAMES = {
     "attentions.{layer}.q_lin": f"{XLM_LAYER}.attention.query",
     "attentions.{layer}.k_lin": f"{XLM_LAYER}.attention.key",

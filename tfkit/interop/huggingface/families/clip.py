@@ -1,4 +1,4 @@
-"""The text encoders of CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023)."""
+"""The text encoders of CLIP (Radford et al. 2021), SigLIP (Zhai et al. 2023), and of models of images or sounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import BertLike, renamed
+from tfkit.interop.huggingface.families.bert import POOLER, Bert, BertLike, renamed
+from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
@@ -93,3 +94,65 @@ class SiglipText(ClipText):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         config["projection_size"] = look(model, "heads.pooler.d_output")
+
+
+@register("family", "siglip2_text")
+class Siglip2Text(SiglipText):
+    """SigLIP 2's text encoder (Tschannen et al. 2025): SigLIP's."""
+
+    model_types = ("siglip2_text_model",)
+    heads: ClassVar = {"Siglip2TextModel": SiglipText.heads["SiglipTextModel"]}
+
+
+@register("family", "metaclip_2_text")
+class MetaClip2Text(ClipText):
+    """MetaCLIP 2's text encoder (Chuang et al. 2025): CLIP's."""
+
+    model_types = ("metaclip_2_text_model",)
+    heads: ClassVar = {name.replace("CLIP", "MetaClip2"): over for name, over in ClipText.heads.items()}
+
+
+@register("family", "clipseg_text")
+class ClipSegText(ClipText):
+    """CLIPSeg's text encoder (Lüddecke and Ecker 2021): CLIP's."""
+
+    model_types = ("clipseg_text_model",)
+    heads: ClassVar = {"CLIPSegTextModel": ClipText.heads["CLIPTextModel"]}
+
+
+@register("family", "xclip_text")
+class XClipText(ClipText):
+    """X-CLIP's text encoder (Ni et al. 2022): CLIP's; the end token has the last id, whatever config.json states."""
+
+    model_types = ("xclip_text_model",)
+    heads: ClassVar = {"XCLIPTextModel": ClipText.heads["CLIPTextModel"]}
+
+    @classmethod
+    def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
+        super().to_recipe(model, config)
+        override(model, {"heads.pooler.until": model["vocab_size"] - 1})
+
+
+@register("family", "chinese_clip_text")
+class ChineseClipText(Bert):
+    """Chinese CLIP's text encoder (Yang et al. 2022): BERT."""
+
+    model_types = ("chinese_clip_text_model",)
+    heads: ClassVar = {"ChineseCLIPTextModel": POOLER}
+
+
+@register("family", "align_text")
+class AlignText(Bert):
+    """ALIGN's text encoder (Jia et al. 2021): BERT."""
+
+    model_types = ("align_text_model",)
+    heads: ClassVar = {"AlignTextModel": POOLER}
+
+
+@register("family", "clap_text")
+class ClapText(Roberta):
+    """CLAP's text encoder (Wu et al. 2022): RoBERTa."""
+
+    model_types = ("clap_text_model",)
+    heads: ClassVar = {"ClapTextModel": POOLER}
+    settings = amended(Roberta.settings, max_position_embeddings=514, type_vocab_size=1)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gemma import every
@@ -76,19 +76,20 @@ class LatentShell(Llama):
     """Llama with latent attention."""
 
     rope = Rope(layout="interleaved", scores=True)
-    derived = ("num_key_value_heads", "head_dim", "qk_head_dim")
+    derived: ClassVar[tuple[str, ...]] = ("num_key_value_heads", "head_dim", "qk_head_dim")
     either: ClassVar[bool] = False  # True if rope_interleave selects the rotary layout
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:
         attention = model["layer"]["attention"]
-        attention["bias"] = latent_bias(config)
+        down = ["query_down"] if config.get("q_lora_rank") is not None else []
+        attention["bias"] = [*down, "key_value_down", "output"] if config.get("attention_bias") else False
         if attention.get("value_head_dim") == attention["head_dim"]:
             del attention["value_head_dim"]
         super().to_recipe(model, config)
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         position = super().position(config, name)
         interleaved = config.get("rope_interleave") if cls.either else None
         return position if interleaved is None else {**position, "layout": "interleaved" if interleaved else "halves"}
@@ -105,12 +106,6 @@ class LatentShell(Llama):
             config["rope_interleave"] = position["layout"] == "interleaved"
             position = {**position, "layout": cls.rope.layout}
         config["rope_parameters"] = cls.rope.write(position, config)
-
-
-def latent_bias(config: ConfigJson) -> object:
-    """Return the names of the projections that have a bias, or False."""
-    down = ["query_down"] if config.get("q_lora_rank") is not None else []
-    return [*down, "key_value_down", "output"] if config.get("attention_bias") else False
 
 
 def write_latent(config: Tree, model: ModelSection) -> None:
@@ -182,7 +177,11 @@ class DeepseekV3(LatentExperts):
     base = merged(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
     heads = heads_of("DeepseekV3")
     settings = (*LatentExperts.settings, NORMALIZED)
-    fixed = (EVERY_LAYER, Fixed("scoring_func", ("sigmoid",)), Fixed("topk_method", ("noaux_tc",)))
+    fixed: ClassVar[tuple[Fixed, ...]] = (
+        EVERY_LAYER,
+        Fixed("scoring_func", ("sigmoid",)),
+        Fixed("topk_method", ("noaux_tc",)),
+    )
     dense_layers = 3
     ahead = either = True
 
@@ -296,11 +295,7 @@ class SolarOpen(Grouped):
     base = Glm4Moe.base
     heads = heads_of("SolarOpen")
     settings = amended(
-        Glm4Moe.settings,
-        without=("use_qk_norm",),
-        max_position_embeddings=131072,
-        num_key_value_heads=8,
-        head_dim=128,
+        Glm4Moe.settings, without=("use_qk_norm",), max_position_embeddings=131072, num_key_value_heads=8, head_dim=128
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)
     rope = Rope(theta=1000000.0)

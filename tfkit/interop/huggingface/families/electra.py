@@ -11,6 +11,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS, class_count, named_classes
 from tfkit.interop.huggingface.families.bert import (
+    CAUSAL,
     CLASSIFIER,
     MASKED_LM,
     MASKED_LM_RULES,
@@ -55,11 +56,9 @@ class Electra(Narrow):
         "ElectraForTokenClassification": {"head": {"type": "token_classifier"}},
         "ElectraForQuestionAnswering": {"head": {"type": "span"}},
         "ElectraModel": {"head": "none"},
+        "ElectraForCausalLM": CAUSAL,
     }
-    settings = amended(
-        BertLike.settings,
-        Setting("embedding_size", "embedding.d_embedding", 128),
-    )
+    settings = amended(BertLike.settings, Setting("embedding_size", "embedding.d_embedding", 128))
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
     head_rules: ClassVar = {
         "discriminator": renamed(
@@ -98,11 +97,10 @@ class RoFormer(Narrow):
         "RoFormerForTokenClassification": {"head": {"type": "token_classifier"}},
         "RoFormerForQuestionAnswering": {"head": {"type": "span"}},
         "RoFormerModel": {"head": "none"},
+        "RoFormerForCausalLM": CAUSAL,
     }
     settings = amended(
-        BertLike.settings,
-        Setting("embedding_size", "embedding.d_embedding", None),
-        max_position_embeddings=1536,
+        BertLike.settings, Setting("embedding_size", "embedding.d_embedding", None), max_position_embeddings=1536
     )
     fixed = (*BertLike.fixed, Fixed("rotary_value", (False,)))
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
@@ -125,7 +123,11 @@ class RemBert(BertLike):
     """RemBERT: multilingual BERT with a narrow input table and a separate, wide output table."""
 
     model_types = ("rembert",)
-    heads: ClassVar = {**heads_of("RemBert"), "RemBertForMaskedLM": {"head": {"type": "masked_lm"}}}
+    heads: ClassVar = {
+        **heads_of("RemBert"),
+        "RemBertForMaskedLM": {"head": {"type": "masked_lm"}},
+        "RemBertForCausalLM": {"type": "decoder", "head": {"type": "masked_lm"}},
+    }
     settings = amended(
         BertLike.settings,
         Setting("input_embedding_size", "embedding.d_embedding", 256),
@@ -169,8 +171,6 @@ class RemBert(BertLike):
 
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "transformer.layer.{layer}"
-
-
 DISTILBERT_NAMES = {
     "attention.q_lin": "attention.query",
     "attention.k_lin": "attention.key",
@@ -238,8 +238,6 @@ class DistilBert(BertLike):
 # checkpoint names of layers: several layers in one group, or several groups of one layer
 INSIDE = "encoder.albert_layer_groups.0.albert_layers.{}"
 APART = "encoder.albert_layer_groups.{}.albert_layers.0"
-
-
 ALBERT_NAMES = {
     "attention.query": "attention.query",
     "attention.key": "attention.key",
@@ -270,10 +268,7 @@ class Albert(BertLike):
         attention_probs_dropout_prob=0.0,
     )
     fixed = (Fixed("tie_word_embeddings", (True,)),)
-    rules = (
-        *table_rules(),
-        *renamed({"encoder.embedding_hidden_mapping_in": "encoder.embedding.projection"}),
-    )
+    rules = (*table_rules(), *renamed({"encoder.embedding_hidden_mapping_in": "encoder.embedding.projection"}))
     head_rules: ClassVar = {
         "masked_lm": (
             *renamed({"predictions.dense": "head.dense", "predictions.LayerNorm": "head.norm"}),

@@ -140,11 +140,7 @@ class BitNet(Llama):
     base = merged(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
     heads = heads_of("BitNet")
     settings = amended(
-        Llama.settings,
-        without=("head_dim", "mlp_bias"),
-        num_key_value_heads=5,
-        hidden_act="relu2",
-        rms_norm_eps=1e-5,
+        Llama.settings, without=("head_dim", "mlp_bias"), num_key_value_heads=5, hidden_act="relu2", rms_norm_eps=1e-5
     )
     rules = (
         *Llama.rules,
@@ -171,11 +167,7 @@ class NanoChat(Llama):
         },
     )
     heads = heads_of("NanoChat")
-    settings = amended(
-        Llama.settings,
-        without=("head_dim", "mlp_bias"),
-        hidden_act="relu2",
-    )
+    settings = amended(Llama.settings, without=("head_dim", "mlp_bias"), hidden_act="relu2")
     head_settings = (Setting("final_logit_softcapping", "head.softcap", 15.0),)
     rules = (*ENDS, *attention_rules(), *feedforward_rules(up="fc1", down="fc2"))
     rope = Rope(clockwise=True)
@@ -192,11 +184,7 @@ class InternLM3(Llama):
         "LlamaModel": {"head": "none"},
     }
     settings = amended(
-        Llama.settings,
-        max_position_embeddings=32768,
-        num_key_value_heads=2,
-        head_dim=128,
-        rms_norm_eps=1e-5,
+        Llama.settings, max_position_embeddings=32768, num_key_value_heads=2, head_dim=128, rms_norm_eps=1e-5
     )
 
 
@@ -211,11 +199,7 @@ class IQuestCoder(Llama):
         "LlamaModel": {"head": "none"},
     }
     settings = amended(
-        Llama.settings,
-        max_position_embeddings=131072,
-        num_key_value_heads=8,
-        head_dim=128,
-        rms_norm_eps=1e-5,
+        Llama.settings, max_position_embeddings=131072, num_key_value_heads=8, head_dim=128, rms_norm_eps=1e-5
     )
     # the implementation rejects other values
     fixed = (Fixed("clip_qkv", (None,)), Fixed("use_sliding_window", (False, None)))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tfkit.core.blueprint import Blueprint
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -37,6 +36,7 @@ from tfkit.interop.huggingface.settings import (
     Setting,
     amended,
     first,
+    with_values,
 )
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -145,8 +145,6 @@ def every(config: ConfigJson, default: int) -> tuple[str, ...]:
 
 
 OWN, T5GEMMA_CHECKPOINT = "{side}.layers.{layer}", "{side}.layers.{layer}"
-
-
 PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
 SUBLAYERS = {"self_attn": "attention", "cross_attn": "cross_attention", "feedforward": "feedforward"}
 DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "final_dropout")
@@ -190,7 +188,7 @@ class T5Gemma(Family):
                 raise DataError(f"config.json: {side} is required")
             ties = config.get("tie_word_embeddings", True)
             more = {"tie_word_embeddings": ties, "architectures": ["Gemma2ForCausalLM"]}
-            stack = Gemma2.recipe(ChainMap(more, config[side]))  # not a copy, so that key accesses are recorded
+            stack = Gemma2.recipe(with_values(more, config[side]))
             head, model["init"] = stack.pop("head"), stack.pop("init")
             del stack["type"]
             override(stack, {"layer.attention.dropout": config.get("attention_dropout", 0.0)})
@@ -245,7 +243,7 @@ class Cohere(Llama):
         without=("head_dim", "mlp_bias", "rms_norm_eps"),
         max_position_embeddings=8192,
     )
-    head_settings = (Factor("logit_scale", "head.scale", 0.0625),)
+    head_settings: ClassVar[tuple[Setting, ...]] = (Factor("logit_scale", "head.scale", 0.0625),)
     rules = (
         *ENDS,
         Rule(f"{CHECKPOINT}.input_layernorm.weight", f"{LAYER}.norm.weight"),
@@ -281,14 +279,15 @@ class Cohere2(Cohere):
     model_types = ("cohere2",)
     heads = heads_of("Cohere2")
     rope = Rope(layout="interleaved")
-    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+    listed, window = True, 4096
+    period: ClassVar[tuple[str, ...]] = (SLIDING, SLIDING, SLIDING, FULL)
 
     @classmethod
     def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return every(config, 4)
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         return super().position(config, name) if name == SLIDING else None
 
     @classmethod

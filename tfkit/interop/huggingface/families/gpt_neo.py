@@ -154,12 +154,7 @@ class CTRL(ClassicDecoder):
     )
     heads: ClassVar = heads_of("CTRL", "LMHeadModel", bias=True)
     # layer_norm_epsilon applies only to the final norm
-    settings = amended(
-        SIZES,
-        Setting("dff", INNER),
-        without=("attn_pdrop", "layer_norm_epsilon"),
-        n_positions=256,
-    )
+    settings = amended(SIZES, Setting("dff", INNER), without=("attn_pdrop", "layer_norm_epsilon"), n_positions=256)
     rules = (
         Rule("w.weight", "decoder.embedding.tokens.weight"),
         *named(

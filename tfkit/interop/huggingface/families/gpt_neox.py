@@ -277,7 +277,7 @@ class BioGPT(ClassicDecoder):
 class GPT2(Family):
     """GPT-2: transposed weights; query, key and value in one matrix."""
 
-    model_types = ("gpt2",)
+    model_types = ("gpt2", "gpt-sw3")
     base = {
         "type": "decoder",
         "embedding": {"type": "tokens"},

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.output import some
 from tfkit.core.registry import REGISTRY, register
@@ -181,7 +180,7 @@ class Llama(Family):
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         """Return the position part or parts of a layer type, or None."""
         return cls.rope.read(config, look(config, "rope_parameters") or look(config, "rope_scaling") or cls.stretched)
 
@@ -210,10 +209,11 @@ class Llama(Family):
 class LocalTurns(Llama):
     """Base with rotary positions only in windowed layers; in all layers if none is windowed."""
 
-    listed, period, window = True, (SLIDING, SLIDING, SLIDING, FULL), 4096
+    listed, window = True, 4096
+    period: ClassVar[tuple[str, ...]] = (SLIDING, SLIDING, SLIDING, FULL)
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         still = name == FULL and config.get("sliding_window", cls.window) is not None
         return None if still else super().position(config, name)
 
@@ -246,7 +246,7 @@ class ByType(Llama):
     local: ClassVar[Rope] = Rope()  # rotary settings of windowed layers
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         rope = cls.rope if name == FULL else cls.local
         parameters = look(config, f"rope_parameters.{name}")
         if parameters is None:
@@ -317,12 +317,7 @@ class SmolLM3(Llama):
 
     model_types = ("smollm3",)
     heads = heads_of("SmolLM3")
-    settings = amended(
-        Llama.settings,
-        without=("head_dim",),
-        max_position_embeddings=32768,
-        num_key_value_heads=4,
-    )
+    settings = amended(Llama.settings, without=("head_dim",), max_position_embeddings=32768, num_key_value_heads=4)
     rope, ties, listed = Rope(theta=2000000.0), True, True
 
     @classmethod
@@ -343,7 +338,7 @@ class SmolLM3(Llama):
         return super().over_layer(config, name.removesuffix(UNPLACED))
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         return None if name.endswith(UNPLACED) else super().position(config, name)
 
     @classmethod
@@ -360,12 +355,8 @@ class EuroBert(Llama):
     model_types = ("eurobert",)
     base = merged(Llama.base, {"type": "encoder"})
     heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
-    settings = amended(
-        Llama.settings,
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-    )
-    rules = tuple(replace(rule, own=str(rule.own).replace("decoder.", "encoder.")) for rule in Llama.rules)
+    settings = amended(Llama.settings, max_position_embeddings=8192, rms_norm_eps=1e-5)
+    rules = tuple(rule.of_side("encoder") for rule in Llama.rules)
     head_settings = (Setting("mlp_bias", "head.bias", False),)
 
 

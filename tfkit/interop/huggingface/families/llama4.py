@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -269,15 +269,12 @@ class GptOss(Sparse):
         Rule(f"{CHECKPOINT}.mlp.experts.down_proj_bias", f"{STACKS}.down.bias"),
     )
     rope = Rope(theta=150000.0)
-    listed, period, window = True, (SLIDING, FULL), 128
+    listed, window = True, 128
+    period: ClassVar[tuple[str, ...]] = (SLIDING, FULL)
 
 
 CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
-
-
 LLAMA4_BLOCK = f"{CHECKPOINT}.feed_forward"
-
-
 PARTS = ("gate", "up", "down")
 
 
@@ -332,7 +329,7 @@ class Llama4(Sparse):
         return kind
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         if name == SLIDING:
             return super().position(config, name)
         if not config.get("attn_temperature_tuning", True):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -49,18 +49,36 @@ class Ministral(Mistral):
     listed = True
 
 
+class Growing(Llama):
+    """Base whose scores are scaled by the logarithm of the position, if rope_parameters say so."""
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
+        turned = super().position(config, name)
+        parameters = config.get("rope_parameters") or cls.stretched
+        beta = parameters.get("llama_4_scaling_beta")
+        if not beta:
+            return turned
+        length = parameters["original_max_position_embeddings"]
+        return [turned, {"type": "log_temperature", "beta": float(beta), "length": length}]
+
+    @classmethod
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        position = layers[0]["position"]
+        turned, *grown = position if isinstance(position, list) else [position]
+        super().write_positions(config, [{**layers[0], "position": turned}])
+        for part in grown:
+            config["rope_parameters"]["llama_4_scaling_beta"] = part["beta"]
+            config["rope_parameters"]["original_max_position_embeddings"] = part["length"]
+
+
 @register("family", "ministral3")
-class Ministral3(Mistral):
+class Ministral3(Growing, Mistral):
     """Ministral 3: YaRN rotary positions; scores scaled by the logarithm of the position."""
 
     model_types = ("ministral3",)
     heads = heads_of("Ministral3")
-    settings = amended(
-        Mistral.settings,
-        max_position_embeddings=262144,
-        head_dim=128,
-        rms_norm_eps=1e-5,
-    )
+    settings = amended(Mistral.settings, max_position_embeddings=262144, head_dim=128, rms_norm_eps=1e-5)
     rope = Rope(theta=1000000.0)
     window = None
     stretched = {
@@ -74,25 +92,6 @@ class Ministral3(Mistral):
         "mscale": 1.0,
         "llama_4_scaling_beta": 0.1,
     }
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
-        turned = super().position(config, name)
-        parameters = config.get("rope_parameters") or cls.stretched
-        beta = parameters.get("llama_4_scaling_beta")
-        if not beta:
-            return turned
-        length = parameters["original_max_position_embeddings"]
-        return [turned, {"type": "log_temperature", "beta": float(beta), "length": length}]
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        position = layers[0]["position"]
-        turned, *grown = position if isinstance(position, list) else [position]
-        config["rope_parameters"] = cls.rope.write(turned, config)
-        for part in grown:
-            config["rope_parameters"]["llama_4_scaling_beta"] = part["beta"]
-            config["rope_parameters"]["original_max_position_embeddings"] = part["length"]
 
 
 SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
@@ -145,10 +144,7 @@ class Exaone4(LocalTurns, Olmo2):
     base = merged(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
     heads = heads_of("Exaone4")
     settings = amended(
-        Llama.settings,
-        without=("attention_bias", "mlp_bias"),
-        num_key_value_heads=32,
-        rms_norm_eps=1e-5,
+        Llama.settings, without=("attention_bias", "mlp_bias"), num_key_value_heads=32, rms_norm_eps=1e-5
     )
 
     @classmethod

@@ -88,7 +88,7 @@ class MambaFamily(Family):
         Setting("initializer_range", "init.std", 0.1),
     )
     fixed = (ACTIVATION,)
-    derived = ("intermediate_size",)
+    derived: ClassVar[tuple[str, ...]] = ("intermediate_size",)
     rules = (
         Rule("embeddings.weight", "decoder.embedding.tokens.weight"),
         Rule(f"{CHECKPOINT}.norm.weight", f"{LAYER}.mixer_norm.weight"),
@@ -135,7 +135,7 @@ class Mixing(Llama):
     @classmethod
     def over_layer(cls, config: ConfigJson, name: str) -> Tree:
         if name != cls.mixed:
-            return {}
+            return super().over_layer(config, name)
         rows = {row.keys[0]: row.read(config) for row in cls.mixer_settings}
         return {"attention": "none", "mixer": merged(cls.mixer, rows)}
 
@@ -151,6 +151,14 @@ class Mixing(Llama):
     def write_mixed(cls, config: Tree, mixed: Sequence[bool]) -> None:
         """Record in `config` which layers have a mixer."""
         config["layer_types"] = [cls.mixed if each else FULL for each in mixed]
+
+
+def known_types(types: Sequence[str], *known: str) -> list[str]:
+    """Return the layer types. Raise DataError unless all are known."""
+    unknown = sorted(set(types) - set(known))
+    if unknown:
+        raise DataError(f"config.json: layer_types: {unknown[0]!r} is not supported; expected {', '.join(known)}")
+    return list(types)
 
 
 def short_rules(block: str = "feed_forward") -> tuple[Rule, ...]:
@@ -184,18 +192,23 @@ class Short(Mixing):
     rules = short_rules()
     rope, ties = Rope(theta=1000000.0), True
     mixed: ClassVar[str] = "conv"
+    attending: ClassVar[tuple[str, ...]] = (FULL,)  # types of the layers with attention
     mixer: ClassVar[ModelSection] = {"type": "short_convolution"}
-    mixer_settings: ClassVar = (Setting("conv_L_cache", "size", 3), Setting("conv_bias", "bias", False))
+    mixer_settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("conv_L_cache", "size", 3),
+        Setting("conv_bias", "bias", False),
+    )
 
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
+        return known_types(config.get("layer_types") or cls.usual_types(config, count), *cls.attending, cls.mixed)
+
+    @classmethod
+    def usual_types(cls, config: ConfigJson, count: int) -> list[str]:
+        """Return the layer types of a config that does not list them."""
         attending = config.get("full_attn_idxs")
         attending = range(count) if attending is None else attending
-        types = config.get("layer_types") or [FULL if layer in attending else cls.mixed for layer in range(count)]
-        unknown = sorted(set(types) - {FULL, cls.mixed})
-        if unknown:
-            raise DataError(f"config.json: layer_types: {unknown[0]!r} is not supported; expected {FULL}, {cls.mixed}")
-        return list(types)
+        return [FULL if layer in attending else cls.mixed for layer in range(count)]
 
 
 @register("family", "lfm2")

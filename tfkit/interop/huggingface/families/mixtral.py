@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -67,25 +67,32 @@ def expert_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules for the router and its experts: separate, or stacked with gate and up fused, as in memory."""
     each = f"{CHECKPOINT}.{block}.experts.{{expert}}"
-    both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+    blocks = tuple(dict.fromkeys((block, "mlp")))
     routers = (
-        Rule(f"{CHECKPOINT}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}")
-        for name in dict.fromkeys((block, "mlp"))
+        Rule(f"{CHECKPOINT}.{name}.{router}.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}") for name in blocks
     )
     return (
         *spellings(*routers),
         Rule(f"{each}.{gate}.weight", f"{STACKS}.gate.weight"),
         Rule(f"{each}.{up}.weight", f"{STACKS}.up.weight"),
         Rule(f"{each}.{down}.weight", f"{STACKS}.down.weight"),
-        *(
-            rule
-            for name in dict.fromkeys((block, "mlp"))
-            for rule in read_only(
-                Rule(f"{CHECKPOINT}.{name}.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
-                Rule(f"{CHECKPOINT}.{name}.experts.down_proj", f"{STACKS}.down.weight"),
-            )
-        ),
+        *read_only(*(rule for name in blocks for rule in stacked_rules(name))),
     )
+
+
+def stacked_rules(block: str = "mlp") -> tuple[Rule, ...]:
+    """Return the rules for stacked experts with gate and up fused, as in memory."""
+    both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
+    return (
+        Rule(f"{CHECKPOINT}.{block}.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
+        Rule(f"{CHECKPOINT}.{block}.experts.down_proj", f"{STACKS}.down.weight"),
+    )
+
+
+def expert_rules_in_memory() -> tuple[Rule, ...]:
+    """Return the rules for a router and its experts that are written stacked; separate ones are read too."""
+    router, *separate = expert_rules()[:4]
+    return (router, *stacked_rules(), *read_only(*separate))
 
 
 def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
@@ -104,6 +111,9 @@ def selection_rules(*blocks: str) -> tuple[Rule, ...]:
             for block in blocks
         )
     )
+
+
+SHARED_GATE = Rule("layers.{layer}.mlp.shared_expert_gate.weight", f"{FEEDFORWARD}.shared_gate.weight")
 
 
 class Sparse(Llama):
@@ -239,7 +249,7 @@ class Qwen2Moe(QwenMoe):
     )
     rules = (
         *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")),
-        Rule("layers.{layer}.mlp.shared_expert_gate.weight", f"{FEEDFORWARD}.shared_gate.weight"),
+        SHARED_GATE,
     )
 
 
@@ -304,7 +314,7 @@ class MiniMaxM2(Sparse):
     rope = Rope(theta=5000000.0, partial=True)
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         position, turned = super().position(config, name), config.get("rotary_dim")
         fractions = (look(config, f"{at}partial_rotary_factor") for at in ("", "rope_parameters.", "rope_scaling."))
         if turned is not None and not any(fractions):  # published files state rotary channels instead
@@ -314,10 +324,7 @@ class MiniMaxM2(Sparse):
 
 
 BLOCK = "blocks.{layer}"
-
-
 DBRX_ATTENTION = f"{BLOCK}.norm_attn_norm"
-
 
 # common key -> DBRX key
 OWN = {
@@ -392,6 +399,6 @@ class Dbrx(Sparse):
         config["ffn_config"]["moe_normalize_expert_weights"] = 1.0 if normalized else None
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         theta = look(config, "attn_config.rope_theta")  # used by DBRX's published files
         return cls.rope.read(config if look(config, "rope_parameters") or theta is None else {"rope_theta": theta})

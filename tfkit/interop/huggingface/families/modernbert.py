@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.llama import CHECKPOINT, LAYER, ByType, Llama
@@ -97,7 +97,7 @@ class ModernBertDecoder(ByType):
         return {"mask": {"type": "window", "size": size}} if name == SLIDING else {}
 
     @classmethod
-    def position(cls, config: ConfigJson, name: str) -> Any:
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
         return super().position(config, cls._listed(config, 1)[0] if name == FIRST else name)
 
     @classmethod
@@ -107,8 +107,6 @@ class ModernBertDecoder(ByType):
 
 
 MODERNBERT_LAYER, MODERNBERT_CHECKPOINT = "encoder.layers.{layer}", "layers.{layer}"
-
-
 NAMES = {
     "attn_norm": "attention_norm",
     "attn.Wo": "attention.output",
@@ -154,14 +152,8 @@ class ModernBert(ModernBertDecoder):
 
 
 JINA_LAYER = "encoder.layers.{layer}"
-
-
 QUERY_KEY_VALUE = tuple(f"{JINA_LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
-
-
 UP_GATE = tuple(f"{JINA_LAYER}.feedforward.{name}.{{kind}}" for name in ("up", "gate"))
-
-
 FIRST_FILES = {  # layer names in the first published files
     "encoder.layers.{layer}.norm1": f"{JINA_LAYER}.attention_norm",
     "encoder.layers.{layer}.norm2": f"{JINA_LAYER}.feedforward_norm",
@@ -193,12 +185,7 @@ class JinaEmbeddingsV3(Turning):
 
     model_types = ("jina_embeddings_v3",)
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
-    settings = amended(
-        BertLike.settings,
-        max_position_embeddings=8194,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
+    settings = amended(BertLike.settings, max_position_embeddings=8194, type_vocab_size=1, layer_norm_eps=1e-5)
     rules = (
         *table_rules()[:3],
         Rule("encoder.layers.{layer}.mixer.Wqkv.{kind}", QUERY_KEY_VALUE),
@@ -225,10 +212,7 @@ class Gte(Turning):
     base: ClassVar = merged(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
-        BertLike.settings,
-        max_position_embeddings=8192,
-        type_vocab_size=1,
-        attention_probs_dropout_prob=0.0,
+        BertLike.settings, max_position_embeddings=8192, type_vocab_size=1, attention_probs_dropout_prob=0.0
     )
     rules = (
         *table_rules(),

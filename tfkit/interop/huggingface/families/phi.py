@@ -195,12 +195,7 @@ class Arcee(Llama):
     model_types = ("arcee",)
     base = BASE
     heads = heads_of("Arcee")
-    settings = amended(
-        Llama.settings,
-        SQUARED,
-        max_position_embeddings=4096,
-        rms_norm_eps=1e-5,
-    )
+    settings = amended(Llama.settings, SQUARED, max_position_embeddings=4096, rms_norm_eps=1e-5)
     rules = RULES
 
 

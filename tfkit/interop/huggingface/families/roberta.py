@@ -10,9 +10,11 @@ from tfkit.core.bounds import ModelSection, Options, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import (
+    CLASSIFIER_RULES,
     POOLER_RULES,
     PRE_NORM,
     BertLike,
+    causal_heads_of,
     heads_of,
     layer_rules,
     renamed,
@@ -20,9 +22,10 @@ from tfkit.interop.huggingface.families.bert import (
 )
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Rope, amended, layers_of, look
+from tfkit.interop.huggingface.settings import ConfigJson, Fixed, Rope, Setting, amended, layers_of, look
 from tfkit.interop.huggingface.tensors import Rule
 
+GELU = {"gelu": "gelu"}
 FINAL_NORM = "encoder.final_norm"
 
 
@@ -63,7 +66,7 @@ class Roberta(Offset):
     """RoBERTa: byte-level BERT without next-sentence prediction; position ids skip padding."""
 
     model_types: ClassVar[tuple[str, ...]] = ("roberta",)
-    heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Roberta")
+    heads: ClassVar[Mapping[str, ModelSection]] = causal_heads_of("Roberta")
     settings = BertLike.settings
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {
@@ -79,7 +82,7 @@ class Roberta(Offset):
         "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     }
-    dropped = ("pooler.dense.{kind}",)
+    dropped: ClassVar[tuple[str, ...]] = ("pooler.dense.{kind}",)
     head_activation = "gelu"  # activation of the masked_lm head, independent of the layers' activation
 
 
@@ -88,7 +91,7 @@ class XLMRoberta(Roberta):
     """XLM-RoBERTa: multilingual RoBERTa (Conneau et al. 2019)."""
 
     model_types = ("xlm-roberta",)
-    heads: ClassVar = heads_of("XLMRoberta")
+    heads: ClassVar = causal_heads_of("XLMRoberta")
     settings = Roberta.settings
 
 
@@ -97,7 +100,7 @@ class Camembert(XLMRoberta):
     """CamemBERT: French RoBERTa (Martin et al. 2019)."""
 
     model_types = ("camembert",)
-    heads: ClassVar = heads_of("Camembert")
+    heads: ClassVar = causal_heads_of("Camembert")
 
 
 @register("family", "data2vec_text")
@@ -105,7 +108,7 @@ class Data2VecText(XLMRoberta):
     """data2vec for text: RoBERTa trained to predict its own hidden states (Baevski et al. 2022)."""
 
     model_types = ("data2vec-text",)
-    heads: ClassVar = heads_of("Data2VecText")
+    heads: ClassVar = causal_heads_of("Data2VecText")
     prefix = "data2vec_text."
 
 
@@ -115,7 +118,7 @@ class RobertaPreLayerNorm(Roberta):
 
     model_types = ("roberta-prelayernorm",)
     base: ClassVar = merged(Roberta.base, {"layer": PRE_NORM["layer"]})
-    heads: ClassVar = heads_of("RobertaPreLayerNorm")
+    heads: ClassVar = causal_heads_of("RobertaPreLayerNorm")
     rules = (
         *table_rules(),
         *layer_rules("attention.LayerNorm", "intermediate.LayerNorm"),
@@ -130,18 +133,52 @@ class XLMRobertaXL(Roberta):
 
     model_types = ("xlm-roberta-xl",)
     base: ClassVar = merged(Roberta.base, PRE_NORM)
-    heads: ClassVar = heads_of("XLMRobertaXL")
-    settings = amended(
-        Roberta.settings,
-        max_position_embeddings=514,
-        type_vocab_size=1,
-        layer_norm_eps=1e-5,
-    )
+    heads: ClassVar = causal_heads_of("XLMRobertaXL")
+    settings = amended(Roberta.settings, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5)
     rules = (
         *table_rules()[:3],
         *layer_rules("attention.self_attn_layer_norm", "LayerNorm"),
         *renamed({"encoder.LayerNorm": FINAL_NORM}),
     )
+
+
+@register("family", "ibert")
+class IBert(Roberta):
+    """I-BERT (Kim et al. 2021) without quantization: RoBERTa that can be fine-tuned for integer arithmetic."""
+
+    model_types = ("ibert",)
+    heads: ClassVar = heads_of("IBert")
+    settings = amended(Roberta.settings, Setting("hidden_act", "layer.feedforward.activation", "gelu", GELU))
+    fixed = (*Roberta.fixed, Fixed("quant_mode", (False,)))
+    derived = ("force_dequant",)  # an option of the quantization
+    prefix = "ibert."
+    ignored = (*Roberta.ignored, *(f"{{path}}{name}" for name in ("_factor", "_integer", ".shift", ".x_min", ".x_max")))
+
+
+@register("family", "luke")
+class Luke(Roberta):
+    """LUKE (Yamada et al. 2020) without entities: RoBERTa with an untied output."""
+
+    model_types = ("luke",)
+    heads: ClassVar = {**heads_of("Luke"), "LukeForMaskedLM": {"head": {"type": "masked_lm"}}}
+    fixed = tuple(row for row in Roberta.fixed if row.config_key != "tie_word_embeddings")
+    derived = ("entity_vocab_size", "entity_emb_size", "use_entity_aware_attention", "tie_word_embeddings")
+    head_rules: ClassVar = {
+        **Roberta.head_rules,
+        "masked_lm": (*Roberta.head_rules["masked_lm"][:-1], *renamed({"lm_head.decoder": "head.output"})),
+        "classifier": CLASSIFIER_RULES,
+    }
+    prefix = "luke."
+    tied: ClassVar = {"lm_head.bias": "lm_head.decoder.bias"}
+    dropped = (
+        *(*Roberta.dropped, "entity_embeddings.{path}", "entity_predictions.{path}"),
+        *(f"encoder.layer.{{layer}}.attention.self.{name}_query.{{kind}}" for name in ("w2e", "e2w", "e2e")),
+    )
+
+    @classmethod
+    def to_config(cls, config: Tree, model: ModelSection) -> None:
+        super().to_config(config, model)
+        config |= {"entity_vocab_size": 1, "entity_emb_size": 1, "use_entity_aware_attention": False}
 
 
 ROPE = Rope()
@@ -162,7 +199,6 @@ class Esm(Offset):
         max_position_embeddings=1026,
     )
     fixed = (
-        Fixed("is_decoder", (False,)),
         Fixed("add_cross_attention", (False,)),
         Fixed("tie_word_embeddings", (True,)),
         Fixed("is_folding_model", (False, None)),

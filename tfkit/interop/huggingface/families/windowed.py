@@ -1,10 +1,10 @@
-"""Decoders of 2026 with windows in most layers: Mellum 2, Flint, Laguna, Granite with sinks."""
+"""Decoders of 2026 with windows in most layers: Mellum 2, Flint, Laguna, Granite with sinks, LFM3."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfkit.core.bounds import Tree
+from tfkit.core.bounds import PositionEntry, Tree
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
@@ -18,9 +18,11 @@ from tfkit.interop.huggingface.families.llama import (
     Llama,
     LocalTurns,
     heads_of,
+    norm_rules,
 )
 from tfkit.interop.huggingface.families.llama4 import IN_MEMORY, SHARED_RULES, GraniteMoeShared
 from tfkit.interop.huggingface.families.mistral import Granite
+from tfkit.interop.huggingface.families.mixers import Lfm2, Short, short_rules
 from tfkit.interop.huggingface.families.mixtral import (
     BASE,
     NORMALIZED,
@@ -34,7 +36,7 @@ from tfkit.interop.huggingface.families.mixtral import (
     shared_rules,
 )
 from tfkit.interop.huggingface.family import merged
-from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended
+from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, Switch, amended
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 SINKS = Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks")
@@ -206,3 +208,56 @@ class GraniteMoeSwa(ThetaByLayer, GraniteMoeShared):
     base = merged(GraniteMoeShared.base, {"layer.attention": {"sinks": True}})
     heads = heads_of("GraniteMoeSWA")
     rules = (*ENDS, *NORMS, *ATTENTION, *IN_MEMORY, *SHARED_RULES, SINKS)
+
+
+BY_HEAD: Tree = {"over": "head", "activation": {"type": "sigmoid"}, "bias": False}
+# rotation of LFM3's layers by type, if config.json does not state it
+PROPORTIONAL = {
+    FULL: {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5},
+    SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+}
+
+
+@register("family", "lfm3")
+class Lfm3(ByType, Short):
+    """LFM3 (Liquid AI 2026): LFM2 with windows in some layers, gated heads and norms around sublayers."""
+
+    model_types = ("lfm3",)
+    varying = ("layer.attention", "layer.residual")
+    base = Lfm2.base
+    heads = heads_of("Lfm3")
+    settings = amended(
+        Short.settings,
+        Setting("head_dim", "layer.attention.head_dim", 128),
+        Setting("attention_bias", "layer.attention.bias", False),
+        Setting("attention_dropout", "layer.attention.dropout", 0.0),
+        Setting("use_sandwich_norm", "layer.residual.type", True, {True: "sandwich", False: "pre_norm"}),
+        Switch("use_attention_gate", "layer.attention.gate", True, on=BY_HEAD),
+        num_key_value_heads=4,
+    )
+    mixer_settings = amended(Short.mixer_settings, conv_L_cache=7)
+    rules = (
+        *(rule for rule in short_rules() if "self_attn" not in rule.checkpoint_names[0]),
+        *(*ATTENTION, Rule(f"{CHECKPOINT}.self_attn.gate_proj.weight", f"{LAYER}.attention.gate.projection.weight")),
+        *read_only(Rule(f"{CHECKPOINT}.self_attn.g_proj.weight", f"{LAYER}.attention.gate.projection.weight")),
+        *norm_rules(**{"{mixing}_output_norm": "post_operator_norm", "feedforward_output_norm": "post_ffn_norm"}),
+    )
+    attending = (FULL, SLIDING)
+    window, recent = 256, True
+
+    @classmethod
+    def usual_types(cls, config: ConfigJson, count: int) -> list[str]:
+        turn = (SLIDING, cls.mixed, FULL, cls.mixed)
+        return [turn[layer % 4] if layer else cls.mixed for layer in range(count)]
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
+        rotated = config if config.get("rope_parameters") else {**config, "rope_parameters": PROPORTIONAL}
+        return super().position(rotated, FULL if name == cls.mixed else name)
+
+    @classmethod
+    def write_types(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        super().write_types(config, layers)
+        types = zip(config["layer_types"], layers, strict=True)
+        config["layer_types"] = [SLIDING if layer["mask"] else name for name, layer in types]
+        config["sliding_window"] = next((layer["mask"]["size"] for layer in layers if layer["mask"]), cls.window)

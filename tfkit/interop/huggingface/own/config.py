@@ -54,6 +54,8 @@ def head_classes(blueprint: Blueprint) -> tuple[str, str] | None:
     """Return the auto class and the exported class that load the model with its head; None if no class has the head."""
     name = "" if blueprint.head is None else blueprint.head.part.part_name
     paired = blueprint.encoder is not None and blueprint.decoder is not None
+    if name == "masked_lm" and blueprint.encoder is None:  # of a decoder, which writes text with it
+        name = "language_model"
     return PAIR if paired and name == "language_model" else HEADS.get(name)
 
 

@@ -150,6 +150,10 @@ class TfkitPreTrainedModel(PreTrainedModel):
         write_code(self.model, Path(save_directory))
         super().save_pretrained(save_directory, *args, **kwargs)
 
+    def extra(self, given: Values) -> Values:
+        """Return the inputs besides ids that parts of the model declare."""
+        return {name: given[name] for name in self.model.extra_inputs if given.get(name) is not None}
+
     def called(self, call: Values, rest: Values, **more: object) -> TfkitOutput:
         """Run the model on the inputs in `call` and `more`, returning attention weights if requested.
 
@@ -161,6 +165,8 @@ class TfkitPreTrainedModel(PreTrainedModel):
             )
         requested = call.get("output_attentions")
         more["observe"] = WEIGHTS if (self.config.output_attentions if requested is None else requested) else None
+        if extra := self.extra(rest):
+            more["inputs"] = extra
         inputs = {name: value for name, value in call.items() if name in INPUTS} | more
         output: TfkitOutput = self.model(**{name: value for name, value in inputs.items() if value is not None})
         return output
@@ -253,10 +259,36 @@ class TfkitWriter(TfkitPreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # the model has its own cache
 
+    def _validate_model_kwargs(self, model_kwargs: Values) -> None:
+        known = self.model.extra_inputs
+        super()._validate_model_kwargs({name: value for name, value in model_kwargs.items() if name not in known})
+
     def past(self, past: Past | None, use_cache: bool | None) -> Past | None:
         """Return the cache, or a new one; None if positions depend on the text length and states must be recomputed."""
         serves = use_cache and self.model.caches and not self.model.stack(self.model.blueprint.last.side).moves
         return Past(self.model.new_state()) if past is None and serves else past
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Past | None = None,
+        attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        prefix_length: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Tensor,
+    ) -> Values:
+        """Return the uncached tokens."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        return {
+            "input_ids": input_ids[:, seen:],
+            "attention_mask": attention_mask,
+            "global_attention_mask": _marks(global_attention_mask, input_ids, seen),
+            "prefix_length": prefix_length,
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+            **self.extra(kwargs),
+        }
 
 
 class TfkitForCausalLM(TfkitWriter):
@@ -270,27 +302,6 @@ class TfkitForCausalLM(TfkitWriter):
         loss = None if labels is None else _loss(out.logits[:, :-1], labels[:, 1:])
         output = CausalLMOutputWithPast(loss=loss, logits=out.logits, past_key_values=past)
         return _as_requested(_with_weights(output, out), call["return_dict"])
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        past_key_values: Past | None = None,
-        attention_mask: Tensor | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: object,
-    ) -> Values:
-        """Return the uncached tokens."""
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        return {
-            "input_ids": input_ids[:, seen:],
-            "attention_mask": attention_mask,
-            "global_attention_mask": _marks(global_attention_mask, input_ids, seen),
-            "prefix_length": prefix_length,
-            "past_key_values": past_key_values,
-            "use_cache": use_cache,
-        }
 
 
 class EncoderOnly(nn.Module):
@@ -345,27 +356,11 @@ class TfkitForSeq2SeqLM(TfkitWriter):
         return _as_requested(_with_weights(output, out), call["return_dict"])
 
     def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        past_key_values: Past | None = None,
-        attention_mask: Tensor | None = None,
-        encoder_outputs: ModelOutput | None = None,
-        global_attention_mask: Tensor | None = None,
-        prefix_length: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: object,
+        self, input_ids: Tensor, encoder_outputs: ModelOutput | None = None, **kwargs: Any
     ) -> Values:
         """Return the uncached target tokens and the encoded source."""
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        return {
-            "decoder_input_ids": input_ids[:, seen:],
-            "attention_mask": attention_mask,
-            "encoder_outputs": encoder_outputs,
-            "global_attention_mask": global_attention_mask,
-            "prefix_length": prefix_length,
-            "past_key_values": past_key_values,
-            "use_cache": use_cache,
-        }
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return {"decoder_input_ids": inputs.pop("input_ids"), "encoder_outputs": encoder_outputs, **inputs}
 
     def _shifted(self, labels: Tensor) -> Tensor:
         """Shift labels right: prepend the start token and drop the last label."""

@@ -1,36 +1,27 @@
-"""Mixers: token mixing that is not attention.
+"""Base class of mixers; recurrences, Fourier mixing, short convolutions, Mamba and Mamba-2."""
 
-| type | choose it when |
-|---|---|
-| lstm | the baseline that Transformers replaced; bidirectional in an encoder, forwards in a decoder |
-| gru | like lstm, with fewer weights |
-| rnn | the simplest recurrence, as a baseline |
-| fourier | FNet: an encoder that mixes tokens without weights, in half the time of attention |
-| short_convolution | LFM2: cheap layers between attention layers |
-| mamba | Mamba, Jamba: long texts, with a decode state of constant size |
-"""
-
-# Axes: batch, time, width (channels of the mixer, doubled if bidirectional), state (Mamba), d_model.
+# Axes: batch, time, width (channels of the mixer, doubled if bidirectional), state (Mamba), head, dim (channels of a
+# head), group (of heads), d_model.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
-from einops import einsum, repeat
-from pydantic import Field
+from einops import einsum, rearrange, repeat
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
-from tfkit.core.options import Norm, Width, check_norm
+from tfkit.core.options import Heads, NonNegativeFloat, Norm, PositiveFloat, Width, as_tuple, check_norm, part_option
 from tfkit.core.registry import register
-from tfkit.functional.kernel import Columns, causal_convolution, linear_scan
+from tfkit.functional.kernel import Columns, causal_convolution, decayed_sum, linear_scan
 from tfkit.functional.view import wide
 
 
@@ -128,7 +119,8 @@ def _read(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentStat
 
 def _continued(cell: nn.RNNBase, x: Tensor, real: Tensor | None, state: RecurrentState) -> Tensor:
     """Run the cell from a state, and update the state to that after each row's last real token."""
-    before = _unpacked(state.parts)
+    # a cell's state is a tuple for LSTM, else a tensor; None at the start
+    before = (state.parts if len(state.parts) > 1 else state.parts[0]) if state.parts else None
     if real is None:
         out: Tensor
         out, after = cell(x, before)
@@ -157,11 +149,6 @@ def _taken(x: Tensor, places: Tensor) -> Tensor:
 
 def _parts(state: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
-
-
-def _unpacked(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...] | None:
-    """Convert a state to a cell's argument: a tuple for LSTM, else a tensor; None at the start."""
-    return None if not parts else parts if len(parts) > 1 else parts[0]
 
 
 @register("mixer", "lstm")
@@ -222,6 +209,7 @@ class ShortConvolution(Mixer):
         size: Width = Field(3, description="width of the convolution in tokens, up to and including the current one")
         bias: bool = Field(False, description="add biases to the projections and the convolution")
 
+    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})
     residual_outputs = ("output",)
     config: Config
@@ -248,6 +236,7 @@ class ShortConvolution(Mixer):
         return merged
 
 
+Limits = Annotated[tuple[NonNegativeFloat, PositiveFloat], BeforeValidator(as_tuple)]
 SMALLEST, LARGEST = 1e-3, 0.1  # range of the initial step sizes
 
 
@@ -273,6 +262,7 @@ class Mamba(Mixer):
             for size in {self.rank or math.ceil(shape.d_model / 16), self.d_state}:
                 yield from check_norm("norm", self.norm, size)
 
+    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding"})
     residual_outputs = ("output",)
     config: Config
@@ -290,7 +280,7 @@ class Mamba(Mixer):
             nn.Identity() if config.norm is None else config.norm.build(Shape(size)) for size in self.sizes
         )
         self.step = nn.Linear(rank, width, bias=False)
-        self.step_bias = nn.Parameter(_first_steps(width))  # not zeroed by init
+        self.step_bias = nn.Parameter(first_steps(width))  # not zeroed by init
         self.log_decay = nn.Parameter(torch.arange(1, state + 1).float().log().repeat(width, 1))  # log(-A)
         self.skip = nn.Parameter(torch.ones(width))  # D
         self.output = nn.Linear(width, shape.d_model, bias=config.bias)
@@ -324,7 +314,99 @@ class Mamba(Mixer):
         return out.to(x.dtype)
 
 
-def _first_steps(width: int) -> Tensor:
+@register("mixer", "mamba2")
+class Mamba2(Mixer):
+    """output(norm((h_t C_t + D x_t) silu(gate))), h_t = exp(dt A) h_(t-1) + dt x_t B_tᵀ (Dao and Gu 2024, 2405.21060).
+
+    x, B and C are projections after a short causal convolution and a silu. Each head has one step size dt, A and D, and
+    the heads of a group share B and C.
+    """
+
+    class Config(Mixer.Config):
+        d_state: Width = Field(128, description="state size per channel")
+        d_conv: Width = Field(4, description="width of the convolution in tokens")
+        head_dim: Width = Field(64, description="channels per head, which share a decay")
+        num_heads: Heads | None = Field(None, description="heads; none: expand * d_model / head_dim")
+        expand: Width | None = Field(None, description="inner width as a multiple of d_model; none: 2, or by num_heads")
+        groups: Heads = Field(1, description="groups of heads that share B and C")
+        norm: Norm | None = part_option("rms_norm", "norm of the gated outputs; none: no norm")
+        norm_first: bool = Field(False, description="normalize before the gate instead of after it")
+        step_limits: Limits | None = Field(None, description="smallest and largest step size dt; none: no limits")
+        bias: bool = Field(False, description="add biases to the input and output projections")
+        conv_bias: bool = Field(True, description="add a bias to the convolution")
+
+        def heads(self, shape: Shape) -> int:
+            """Return the number of heads."""
+            return self.num_heads or (self.expand or 2) * shape.d_model // self.head_dim
+
+        def check(self, shape: Shape) -> Iterator[Problem]:
+            inner = (self.expand or 2) * shape.d_model
+            if self.num_heads is None and inner % self.head_dim:
+                text = f"heads of {self.head_dim} channels do not divide the inner width {inner}"
+                yield Problem("head_dim", f"{text}; use a divisor, or set num_heads")
+            elif self.heads(shape) % self.groups:
+                text = f"{self.groups} groups do not divide {self.heads(shape)} heads"
+                yield Problem("groups", f"{text}; use a divisor")
+            if self.num_heads is not None and self.expand is not None:
+                yield Problem("expand", "has no effect with num_heads; omit one of them")
+            if self.norm is None and self.norm_first:
+                yield Problem("norm_first", "has no effect without norm; set norm too")
+            if self.step_limits is not None and self.step_limits[0] >= self.step_limits[1]:
+                yield Problem("step_limits", f"{list(self.step_limits)}: the first must be below the second")
+            yield from check_norm("norm", self.norm, self.heads(shape) * self.head_dim)
+
+    pads_first = True
+    capabilities = frozenset({"causal", "cache", "padding", "packing"})
+    residual_outputs = ("output",)
+    config: Config
+
+    def __init__(self, config: Config, shape: Shape) -> None:
+        super().__init__(config, shape)
+        heads, shared = config.heads(shape), config.groups * config.d_state
+        width = heads * config.head_dim
+        self.sizes = [width, shared, shared]  # of x, B and C
+        mixed = sum(self.sizes)
+        self.input = nn.Linear(shape.d_model, mixed, bias=config.bias)
+        self.gate = nn.Linear(shape.d_model, width, bias=config.bias)
+        self.step = nn.Linear(shape.d_model, heads, bias=config.bias)
+        self.convolution = nn.Conv1d(mixed, mixed, config.d_conv, groups=mixed, bias=config.conv_bias)
+        self.step_bias = nn.Parameter(first_steps(heads))  # not zeroed by init
+        self.log_decay = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())  # log(-A)
+        self.skip = nn.Parameter(torch.ones(heads))  # D
+        self.norm = nn.Identity() if config.norm is None else config.norm.build(Shape(width))
+        self.output = nn.Linear(width, shape.d_model, bias=config.bias)
+
+    def new_state(self) -> Columns:
+        """Return an empty state."""
+        return Columns()
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        state: Columns | None = context.state
+        real, segments = context.mask.real, context.mask.segments
+        kept = None if real is None else real[:, -x.shape[1] :, None].to(x.dtype)
+        texts = None if segments is None else segments[0]  # [batch time]
+        inner = self.input(x) if kept is None else self.input(x) * kept  # [batch time width+2*group*state]
+        inner = F.silu(causal_convolution(inner, self.convolution.weight[:, 0], self.convolution.bias, state, texts))
+        dims = (self.config.head_dim, self.config.d_state, self.config.d_state)
+        value, given, read = (  # [batch time head dim], [batch time group state] twice
+            rearrange(part, "batch time (head dim) -> batch time head dim", dim=dim)
+            for part, dim in zip(torch.split(wide(inner), self.sizes, dim=-1), dims, strict=True)
+        )
+        size = F.softplus(wide(self.step(x)) + self.step_bias)  # [batch time head]
+        size = size if self.config.step_limits is None else size.clamp(*self.config.step_limits)
+        size = size if kept is None else size * kept  # padding neither adds to the state nor lets it decay
+        decay = -wide(self.log_decay).exp() * size  # [batch time head]
+        before = None if state is None else state.carried
+        out, held = decayed_sum(read, given, size[..., None] * value, decay, texts, before)  # [batch time head dim]
+        if state is not None:
+            state.carried = held
+        out = rearrange(out + self.skip[:, None] * value, "batch time head dim -> batch time (head dim)").to(x.dtype)
+        gate = F.silu(self.gate(x))  # [batch time width]
+        merged: Tensor = self.output(self.norm(out) * gate if self.config.norm_first else self.norm(out * gate))
+        return merged  # [batch time d_model]
+
+
+def first_steps(width: int) -> Tensor:
     """Return initial step biases: the inverse softplus of log-uniform step sizes."""
     spread = torch.rand(width) * (math.log(LARGEST) - math.log(SMALLEST)) + math.log(SMALLEST)
     return torch.log(torch.expm1(spread.exp()))
