@@ -223,4 +223,4 @@ def rechecked(source: StudySource, folder: Path, number: int) -> Iterator[tuple[
         off = [name for name in names if not math.isclose(known[name], found[name], rel_tol=CLOSE)]
         texts = dict.fromkeys(board.plan.measure, "not of its weights") | {name: f"{known[name]:.6g}" for name in names}
         texts |= {name: f"its evaluation says {known[name]:.6g}, its weights give {found[name]:.6g}" for name in off}
-        yield f"{run.name}: {'; '.join(f'{name}: {text}' for name, text in texts.items())}", not off
+        yield f"{run.name}: {'; '.join(f'{name}: {text}' for name, text in texts.items())}", bool(names) and not off
