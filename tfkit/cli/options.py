@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,38 +164,36 @@ VARIANTS = click.option(
 )
 
 
+def gathered(
+    function: Function, argument: str, make: Callable[..., object], *options: Callable[[Function], Function]
+) -> Function:
+    """Add options to a command, which receives those that `make` has parameters for as one argument, made by it."""
+    names = inspect.signature(make).parameters
+
+    @functools.wraps(function)
+    def with_argument(*args: object, **kwargs: object) -> object:
+        own = {name: kwargs.pop(name) for name in names if name in kwargs}
+        return function(*args, **{argument: make(**own)}, **kwargs)
+
+    decorated: Function = with_argument
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
 def reads_recipe(function: Function) -> Function:
     """Add --set, --variant, --import and --trust to a command, passed as `reading`."""
-    return _reading(function, SETS, VARIANTS, IMPORTS, TRUST)
+    return gathered(function, "reading", ReadOptions, SETS, VARIANTS, IMPORTS, TRUST)
 
 
 def reads_run(function: Function) -> Function:
     """Add --import, --trust and --accept-changes to a command, passed as `reading`."""
-    return _reading(function, IMPORTS, TRUST, ACCEPT)
+    return gathered(function, "reading", ReadOptions, IMPORTS, TRUST, ACCEPT)
 
 
 def sets_run(function: Function) -> Function:
     """Add --set, --import, --trust and --accept-changes to a command, passed as `reading`."""
-    return _reading(function, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
-
-
-def _reading(function: Function, *options: Callable[[Function], Function]) -> Function:
-    @functools.wraps(function)
-    def with_reading(
-        *args: object,
-        sets: tuple[str, ...] = (),
-        variants: tuple[str, ...] = (),
-        imports: tuple[str, ...] = (),
-        trust: bool = False,
-        accept_changes: bool = False,
-        **kwargs: object,
-    ) -> object:
-        return function(*args, reading=ReadOptions(sets, variants, imports, trust, accept_changes), **kwargs)
-
-    decorated: Function = with_reading
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return gathered(function, "reading", ReadOptions, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
 
 
 def check_code_options(code: bool) -> None:

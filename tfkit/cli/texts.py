@@ -15,11 +15,11 @@ from io import BufferedIOBase
 from itertools import chain, islice, product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypedDict
+from typing import IO, TYPE_CHECKING, BinaryIO, TypedDict
 
 import click
 
-from tfkit.cli.options import Function
+from tfkit.cli.options import Function, gathered
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
 from tfkit.core.output import json_line
@@ -342,27 +342,20 @@ OUT = click.option(
 
 def takes_texts(function: Function) -> Function:
     """Add --input, --field, --id and --out to a command, passed with the argument `texts` as `inputs`."""
-
-    @functools.wraps(function)
-    def with_texts(*args: object, input_files: tuple[str, ...] = (), **kwargs: Any) -> object:
-        file, given = _parted(input_files)
-        own = {name: kwargs.pop(name) for name in ("texts", "fields", "output", "id_field") if name in kwargs}
-        return function(*args, inputs=TextOptions(file=file, given=given, **own), **kwargs)
-
-    decorated: Function = with_texts
-    for option in (OUT, ID, FIELD, INPUT):
-        decorated = option(decorated)
-    return decorated
+    return gathered(function, "inputs", _text_options, INPUT, FIELD, ID, OUT)
 
 
-def _parted(values: Sequence[str]) -> tuple[str | None, dict[str, str]]:
-    """Return the file among the values of --input, and the inputs NAME=NUMBERS."""
-    pairs = [value.partition("=") for value in values if value.partition("=")[0].isidentifier()]
+def _text_options(
+    input_files: Sequence[str], fields: tuple[str, ...], id_field: str | None, output: str | None,
+    texts: tuple[str, ...] = (),
+) -> TextOptions:  # fmt: skip
+    """Part the values of --input: a file, and inputs NAME=NUMBERS."""
+    pairs = [value.partition("=") for value in input_files if value.partition("=")[0].isidentifier()]
     given = {name: text for name, sign, text in pairs if sign and not os.path.exists(f"{name}={text}")}
-    names = [value for value in values if value.partition("=")[0] not in given]
+    names = [value for value in input_files if value.partition("=")[0] not in given]
     if len(names) > 1:
         raise UsageError(f"--input {names[1]}: {names[0]} is given too; use one file")
-    return next(iter(names), None), given
+    return TextOptions(texts, next(iter(names), None), fields, output, id_field, given=given)
 
 
 def _is_of_run(path: Path) -> bool:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tfkit.cli.main import NO
-from tfkit.cli.options import DEVICE, Function, ReadOptions, Whole, sets_run
+from tfkit.cli.main import NO, complain
+from tfkit.cli.options import DEVICE, Function, ReadOptions, Whole, gathered, sets_run
 from tfkit.cli.terminal import echo, echo_text, is_terminal, warn, working
 from tfkit.cli.texts import Text, TextOptions, TextOutput, located, output_to, takes_texts
 from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
 from tfkit.core.errors import DataError, UsageError
+from tfkit.core.output import some
 from tfkit.generation.shorthands import Shorthands, WriteOptions
 
 if TYPE_CHECKING:
@@ -148,9 +148,8 @@ class AnswerPrinter:
         new = [piece for piece in pieces if piece not in self.reported]
         self.reported.update(new)
         if new:
-            more = f" and {len(new) - NAMED} more" * (len(new) > NAMED)
             token = self.run.source_tokenizer.token(role)
-            warn(f"tfkit: not in the vocabulary, read as {token}: {', '.join(new[:NAMED])}{more}")
+            warn(f"tfkit: not in the vocabulary, read as {token}: {some(new, NAMED)}")
 
     def _unknown(self, prompt: str) -> list[str]:
         """Return the quoted out-of-vocabulary pieces of a prompt. Raise PromptError if it cannot be read."""
@@ -200,8 +199,6 @@ def converse(answer: Callable[[str], None]) -> None:
 
     Errors are reported, then the next text is read. The arrow keys recall earlier lines if readline is available.
     """
-    from tfkit.cli.main import complain
-
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  importing it gives input() a history
     while (text := _typed()) is not None:
@@ -253,16 +250,7 @@ OPTIONS = (
 
 def takes_generation_options(function: Function) -> Function:
     """Add the generation options to a command, which receives them as `shorthands`."""
-
-    @functools.wraps(function)
-    def with_shorthands(*args: object, **kwargs: Any) -> object:
-        options = {field.name: kwargs.pop(field.name) for field in fields(Shorthands)}
-        return function(*args, shorthands=Shorthands(**options), **kwargs)
-
-    decorated: Function = with_shorthands
-    for option in reversed(OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return gathered(function, "shorthands", Shorthands, *OPTIONS)
 
 
 TOGETHER = 32  # texts per batch
