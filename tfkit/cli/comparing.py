@@ -31,7 +31,8 @@ from tfkit.cli.options import (
 from tfkit.cli.terminal import echo, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
-from tfkit.core.errors import UsageError
+from tfkit.core.errors import RecipeError, UsageError, optional
+from tfkit.storage.files import whole
 
 if TYPE_CHECKING:
     from tfkit.core.blueprint import Blueprint
@@ -96,8 +97,6 @@ def diff_command(
 
 def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
     """Return the blueprint of `recipe`; an unknown vocabulary size is taken from the other recipe if it fits."""
-    from tfkit.core.errors import RecipeError
-
     size = None if other.unknown_vocab else other.blueprint().last.vocab_size
     if recipe.unknown_vocab and size is not None and size <= (recipe.vocabulary_bound or size):
         with contextlib.suppress(RecipeError):  # the size may contradict the rest of the recipe
@@ -192,9 +191,6 @@ def draw_command(
 
 def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
     """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
-    from tfkit.core.errors import UsageError
-    from tfkit.storage.files import whole
-
     refuse(file, force)
     if file.suffix not in endings:
         got = f"'{file.suffix}'" if file.suffix else "none"
@@ -232,8 +228,6 @@ def _notes(recipe: Recipe) -> Notes:
 
 
 def _png(svg: str) -> bytes:
-    from tfkit.core.errors import UsageError, optional
-
     plain = re.sub(r"<text([^>]*)>((?:(?!</text>).)*<tspan.*?)</text>", _marked_whole, svg)
     try:
         drawn: bytes = optional("cairosvg", "png", "PNG drawings need").svg2png(plain.encode("utf-8"), scale=2)
@@ -253,7 +247,6 @@ def _pictures(
     source: str, other: str | None, sizes: bool, reading: ReadOptions
 ) -> tuple[list[Picture], list[str], list[Recipe]]:
     """Return the drawings, the differences as text, and the recipes."""
-    from tfkit.cli.options import vocabulary_note
     from tfkit.reports.counts import count
     from tfkit.reports.diff import diff_architectures
     from tfkit.reports.picture import compared, picture

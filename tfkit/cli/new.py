@@ -14,11 +14,12 @@ import click
 from tfkit.cli.options import ReadOptions, reads_recipe
 from tfkit.cli.terminal import echo
 from tfkit.core.bounds import Options
-from tfkit.core.errors import UsageError, with_article
+from tfkit.core.errors import TfkitWarning, UsageError, with_article
 from tfkit.core.registry import REGISTRY
 from tfkit.core.synonyms import nearest
 from tfkit.recipe.overlays import edited
 from tfkit.recipe.text.node import inline
+from tfkit.storage.files import whole, write_text
 
 FOLDER = Path(__file__).parents[1] / "skeletons"
 
@@ -215,9 +216,7 @@ def new_command(
 
 
 def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
-    from tfkit.core.errors import TfkitWarning
     from tfkit.recipe.derive import Derived
-    from tfkit.storage.files import whole
 
     original = reading.recipe(source)  # reports every fault of the original and of the overrides with its location
     derived = Derived(source, file, reading.sets, reading.variants)
@@ -233,8 +232,6 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
 
 
 def _part(file: Path, slot: str, like: str | None, force: bool) -> None:
-    from tfkit.storage.files import write_text
-
     skeleton = Skeleton.of(slot, file.stem, like)
     test = file.with_name(f"test_{file.name}")
     refuse(test, force)
@@ -255,8 +252,6 @@ def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:
 
 def refuse(path: Path, force: bool) -> None:
     """Raise UsageError if the path is a folder, or exists without `force`."""
-    from tfkit.core.errors import UsageError
-
     if path.is_dir():
         raise UsageError(f"{path}: is a folder")
     if path.exists() and not force:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.main import NO
+from tfkit.cli.main import NO, WRONG, complain
 from tfkit.cli.options import EXACT_JSON, IMPORTS, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_json, working
 from tfkit.core.errors import UsageError
@@ -58,8 +58,6 @@ def parts_command(
     The contract checks test the promises of a part in small models: that it is causal, that decoding from a cache
     equals a single pass, that it ignores padding, and so on. Exit status 1: a promise is broken.
     """
-    from tfkit.cli.main import NO, WRONG
-
     options = {"--matrix": matrix, "--declarations": declarations, "--check": check, "--verify": bool(verify)}
     _check_options([option for option, is_given in options.items() if is_given], slot, name, as_json, within)
     modules, imported = _import(verify)
@@ -101,7 +99,6 @@ def _check_options(used: Sequence[str], slot: str | None, name: str | None, as_j
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
     """Return the imported modules, and True if all succeeded; print failures on standard error."""
-    from tfkit.cli.main import complain
     from tfkit.recipe.imports import import_parts
 
     modules = []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli.main import WRONG, complain
 from tfkit.cli.options import (
     BATCH,
     DTYPE,
@@ -25,7 +26,10 @@ from tfkit.cli.options import (
 )
 from tfkit.cli.terminal import LEAST, echo, echo_json
 from tfkit.core.bounds import COUNT
+from tfkit.core.errors import Fault, RecipeError, RecipeWarning, TfkitError, UsageError
+from tfkit.core.machine import readable_bytes
 from tfkit.core.output import json_line
+from tfkit.storage.files import write_text
 
 if TYPE_CHECKING:
     from tfkit.recipe.load import Recipe
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recipes_command(word: str, as_json: bool) -> None:
     """List the shipped recipes, one per line; with WORD, only those whose name or description contains it."""
-    from tfkit.core.errors import UsageError
     from tfkit.core.figures import Console
     from tfkit.recipe.compose import shipped_recipes
     from tfkit.reports.parts_table import as_data, listed, render
@@ -63,8 +66,6 @@ def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptio
 
     Every fault is printed, including faults in the first examples of the data.
     """
-    from tfkit.cli.main import WRONG, complain
-    from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, UsageError
     from tfkit.recipe.keys import LEAVES
     from tfkit.reports.explain import resets
     from tfkit.training.splits import turns
@@ -98,7 +99,6 @@ def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
 
     A missing file is an error only if the user's own recipe names it.
     """
-    from tfkit.core.errors import Fault, RecipeError, RecipeWarning
     from tfkit.recipe.settings.agreement import CORPORA
 
     recipe.tell_warnings()
@@ -157,8 +157,6 @@ def _summary(recipe: Recipe) -> str:
     check_widths(blueprint)
     text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
     if 4 * parameters >= NOTEWORTHY:
-        from tfkit.core.machine import readable_bytes
-
         text += f", {readable_bytes(4 * parameters)} of weights in float32"
     note = vocabulary_note(recipe)
     return text if note is None else f"{text}; {note}"
@@ -283,8 +281,6 @@ def schema_command(out: Path | None, imports: tuple[str, ...]) -> None:
     if out is None:
         echo(text)
         return
-    from tfkit.storage.files import write_text
-
     write_text(out, text + "\n")
     echo(f"{out}: to use it in an editor, start a recipe with the relative path of this file, such as")
     echo(f"# yaml-language-server: $schema={out}")

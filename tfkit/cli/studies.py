@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.main import NO
+from tfkit.cli.main import INTERRUPTED, NO
 from tfkit.cli.options import EXACT_JSON, IMPORTS, SETS, TRUST, Whole
 from tfkit.cli.terminal import OUTPUT, echo, echo_json, outlasting, warn
 from tfkit.core.bounds import JOBS, SEEDS
 from tfkit.core.errors import UsageError
+from tfkit.core.output import printable
+from tfkit.storage.files import written_to
 
 if TYPE_CHECKING:
     from tfkit.studies.arms import StudySource
@@ -101,7 +103,6 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
     from rich.text import Text
 
     from tfkit.core.figures import Console
-    from tfkit.core.output import printable
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.planning import make_plan
 
@@ -118,9 +119,7 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
 
 def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_commands: bool, as_json: bool) -> int:
     """Train the remaining runs, write the report and print it; return the exit status."""
-    from tfkit.cli.main import INTERRUPTED
     from tfkit.core.figures import Console
-    from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results
     from tfkit.studies.findings import FINDINGS
     from tfkit.studies.runner import announce, commands
@@ -174,7 +173,6 @@ def compare_command(
     not hold.
     """
     from tfkit.core.figures import Console
-    from tfkit.storage.files import written_to
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.plan import PLAN
     from tfkit.studies.plan_file import read_plan

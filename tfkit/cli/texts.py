@@ -23,6 +23,7 @@ from tfkit.cli.options import Function, gathered
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
 from tfkit.core.output import json_line
+from tfkit.storage.files import sync, unpacked, whole
 
 if TYPE_CHECKING:
     from tfkit.run import Run
@@ -242,8 +243,6 @@ def output_to(path: str | None, tables: bool = False) -> Iterator[TextOutput]:
     if path is None or path == "-":
         yield TextOutput()
         return
-    from tfkit.storage.files import sync, whole
-
     file, rows = _target(path), list[Row]()
     suffix = Path(path).suffix.lower() if tables else ""
     ids = file.with_suffix(".ids") if suffix == ".npy" else file
@@ -393,8 +392,6 @@ def _lines(stream: BinaryIO | BufferedIOBase, name: str) -> Iterator[tuple[str, 
 
 def _filled(file: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of a file or of standard input as `_lines` does. Raise DataError for empty lines."""
-    from tfkit.storage.files import unpacked
-
     with contextlib.nullcontext(standard_input()) if file == "-" else unpacked(file) as stream:
         for place, line in _lines(stream, STDIN if file == "-" else file):
             if not line.strip():

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from tfkit.cli.main import WRONG
 from tfkit.cli.options import ACCEPT, DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe, sets_run, vocabulary_note
 from tfkit.cli.terminal import echo, echo_json, warn, working
 from tfkit.core.bounds import COUNT
+from tfkit.core.errors import RecipeError, TfkitError, UsageError
+from tfkit.core.output import counted
 
 if TYPE_CHECKING:
-    from tfkit.core.errors import RecipeError
     from tfkit.training.planning import TrainingPlan
 
 
@@ -40,9 +42,6 @@ def train_command(
         reading = replace(reading, sets=(*reading.sets, f"train.device={device}"))
     if resume and force:
         raise click.UsageError("--resume continues a run and --force replaces it; use one of them")
-    from tfkit.cli.main import WRONG
-    from tfkit.core.errors import RecipeError, TfkitError
-
     if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, torch warns that all parameters are used
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
@@ -58,7 +57,6 @@ def train_command(
 
 def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
     """Suggest the nearest trainable recipe if the recipe does not exist. Return other errors unchanged."""
-    from tfkit.core.errors import RecipeError
     from tfkit.recipe.compose import named_like, shipped_tasks
 
     task = named_like(recipe, shipped_tasks())
@@ -109,7 +107,6 @@ def plan_command(
 
 
 def _print(plan: TrainingPlan, note: str | None) -> None:
-    from tfkit.core.output import counted
     from tfkit.training.planning import MOST_LOGITS
 
     settings = plan.recipe.train
@@ -216,7 +213,6 @@ def runs_command(
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; use one of them")
-    from tfkit.core.errors import UsageError
     from tfkit.core.figures import Console
     from tfkit.reports.formats import csv_text
     from tfkit.runs.claim import RUNS
