@@ -20,7 +20,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -122,16 +122,9 @@ class Commands(click.Group):
             ctx.fail(f"No such command '{name}'. {known}")
         return super().resolve_command(ctx, args)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: object,
-    ) -> Any:
+    def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command line and exit with its status."""
-        run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        run = functools.partial(super().main, args, *more, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
         open_streams()
@@ -212,12 +205,7 @@ def _by_click(error: OSError) -> bool:
 
 
 def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
 ) -> None:
     """Print tfkit's warnings in the style of its errors, others as Python does."""
     if issubclass(category, RecipeWarning):  # includes its own place
