@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from tfkit.cli.options import (
     reads_run,
     vocabulary_note,
 )
-from tfkit.cli.terminal import echo, echo_json, warn
+from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import RecipeError, UsageError, optional
@@ -87,12 +88,7 @@ def diff_command(
     names = (a, full_name(sources[1], reading))
     notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in size_notes(*facts)]
     diff = Diff(names, (before, after), diff_architectures(*blueprints), diff_settings(*recipes), notes)
-    if as_json:
-        echo_json(as_data(diff))
-        return
-    from tfkit.core.figures import Console
-
-    render_diff(diff, Console())
+    echo_data(as_data(diff), as_json, partial(render_diff, diff))
 
 
 def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:

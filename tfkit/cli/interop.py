@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ import click
 
 from tfkit.cli.main import NO
 from tfkit.cli.options import EXACT_JSON, IMPORTS, Finite, ReadOptions, Whole, reads_run
-from tfkit.cli.terminal import echo, echo_json, working
+from tfkit.cli.terminal import echo, echo_data, echo_json, working
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import UsageError
 from tfkit.interop.onnx import METADATA, OPSETS, PROVIDERS
 
 if TYPE_CHECKING:
+    from tfkit.core.figures import Console
     from tfkit.interop.greedy import FilesVerdict
     from tfkit.interop.huggingface.verifying import Verdict
     from tfkit.run import Run
@@ -227,19 +229,14 @@ def verify_command(
     from tfkit.interop.huggingface.verifying import verify
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
-    if as_json:
-        echo_json(verdict.as_data())
-    else:
-        _print(verdict)
+    echo_data(verdict.as_data(), as_json, partial(_print, verdict))
     if not verdict.equal:
         context.exit(NO)
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: Verdict, console: Console) -> None:
     from rich.box import SIMPLE
     from rich.table import Table
-
-    from tfkit.core.figures import Console
 
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
     table.add_column("")
@@ -247,7 +244,7 @@ def _print(verdict: Verdict) -> None:
         table.add_column(heading, justify="right")
     for one in verdict.differences:
         table.add_row(one.place, f"{one.largest:.2e}", f"{one.relative:.2e}")
-    Console().print(table)
+    console.print(table)
     for note in verdict.notes:
         echo(note)
     echo(f"input: {verdict.input}")

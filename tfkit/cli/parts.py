@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import click
 
 from tfkit.cli.main import NO, WRONG, complain
 from tfkit.cli.options import EXACT_JSON, IMPORTS, ReadOptions, reads_run
-from tfkit.cli.terminal import echo, echo_json, working
+from tfkit.cli.terminal import echo, echo_data, echo_json, working
 from tfkit.core.errors import UsageError
 from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart
 from tfkit.core.synonyms import nearest, part_for
@@ -21,6 +22,7 @@ from tfkit.core.synonyms import nearest, part_for
 if TYPE_CHECKING:
     from tfkit.contracts.proving import Promise
     from tfkit.core.component import Component
+    from tfkit.core.figures import Console
     from tfkit.run import Run
     from tfkit.training.setup import Task
 
@@ -67,11 +69,10 @@ def parts_command(
         parts = _registered_parts(modules, slot, name) if verify else _parts(slot, name)
         passed = _run_checks(parts, within, (*verify, *imports))
     elif matrix:
-        from tfkit.core.figures import Console
         from tfkit.reports.parts_table import all_data, render_matrices
 
         tables = all_data()
-        echo_json(tables) if as_json else render_matrices(tables, Console())
+        echo_data(tables, as_json, partial(render_matrices, tables))
     elif declarations:
         _print_declarations(slot and _slot(slot), as_json)
     else:
@@ -186,19 +187,19 @@ def _run_checks(parts: Sequence[type[Component]], name: str | None, imports: tup
 
 def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
     from tfkit.core.figures import Console
-    from tfkit.reports import parts_table
     from tfkit.reports.parts import part_data, slot_data
+    from tfkit.reports.parts_table import render_part, render_slot, render_slots
 
-    console = Console()
     if slot and name:
         part = _part(_slot(slot), name)
-        echo_json(part_data(part)) if as_json else parts_table.render_part(part_data(part, console.width), console)
+        data = part_data(part) if as_json else part_data(part, Console().width)
+        echo_data(data, as_json, partial(render_part, data))
     elif slot:
         data = slot_data(_slot(slot))
-        echo_json(data) if as_json else parts_table.render_slot(data, console)
+        echo_data(data, as_json, partial(render_slot, data))
     else:
         slots = [slot_data(each) for each in CATALOGUES]
-        echo_json(slots) if as_json else parts_table.render_slots(slots, console)
+        echo_data(slots, as_json, partial(render_slots, slots))
 
 
 def _print_declarations(slot: str | None, as_json: bool) -> None:
@@ -233,11 +234,8 @@ def prove_command(context: click.Context, run: str, as_json: bool, reading: Read
     with working("proving"):
         promises = list(_promises(reading.run(run, "cpu")))
     broken = [promise.name for promise in promises if not promise.holds]
-    if as_json:
-        echo_json({"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]})
-    else:
-        _print(promises)
-        echo(f"broken: {', '.join(broken)}" if broken else "all applicable promises hold")
+    data = {"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]}
+    echo_data(data, as_json, partial(_print, promises, broken))
     if broken:
         context.exit(NO)
 
@@ -271,11 +269,9 @@ def _exported(run: Run) -> float:
     return max(one.relative for one in verdict.differences)
 
 
-def _print(promises: list[Promise]) -> None:
+def _print(promises: list[Promise], broken: list[str], console: Console) -> None:
     from rich.box import SIMPLE
     from rich.table import Table
-
-    from tfkit.core.figures import Console
 
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
     table.add_column("promise", no_wrap=True)
@@ -287,4 +283,5 @@ def _print(promises: list[Promise]) -> None:
         verdict = "holds" if promise.applies and promise.holds else "broken" if promise.applies else "does not apply"
         words = f"{verdict}: {promise.reason}" if promise.reason else verdict
         table.add_row(promise.name, value, f"{promise.bound:g}", words)
-    Console().print(table)
+    console.print(table)
+    echo(f"broken: {', '.join(broken)}" if broken else "all applicable promises hold")

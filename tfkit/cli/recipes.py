@@ -24,7 +24,7 @@ from tfkit.cli.options import (
     reads_recipe,
     vocabulary_note,
 )
-from tfkit.cli.terminal import LEAST, echo, echo_json
+from tfkit.cli.terminal import LEAST, echo, echo_data
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, TfkitError, UsageError
 from tfkit.core.machine import readable_bytes
@@ -40,17 +40,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def recipes_command(word: str, as_json: bool) -> None:
     """List the shipped recipes, one per line; with WORD, only those whose name or description contains it."""
-    from tfkit.core.figures import Console
     from tfkit.recipe.compose import shipped_recipes
-    from tfkit.reports.parts_table import as_data, listed, render
+    from tfkit.reports.parts_table import listed, render
 
     lines = list(listed(shipped_recipes(), word))
     if not lines:
         raise UsageError(f"no shipped recipe has {word!r} in its name or description; list all with tfkit recipes")
-    if as_json:
-        echo_json(as_data(lines))
-    else:
-        render(lines, Console())
+    echo_data([line._asdict() for line in lines], as_json, partial(render, lines))
 
 
 SHOWN = 2  # number of examples shown per split
@@ -204,19 +200,14 @@ def show_command(
 
     from tfkit.reports.counts import count
     from tfkit.reports.show import as_data
+    from tfkit.reports.table import render
+    from tfkit.runs.kept import KEPT, sentences_in
 
     blueprint = loaded.blueprint()
     counts = count(blueprint, length, batch, getattr(torch, dtype))
     data = as_data(blueprint, counts, vocabulary_note(loaded))
-    if as_json:
-        echo_json(data)
-        return
-    from tfkit.core.figures import Console
-    from tfkit.reports.table import render
-    from tfkit.runs.kept import KEPT, sentences_in
-
-    render(data, Console())
-    if settings := sentences_in(folder / KEPT):
+    echo_data(data, as_json, partial(render, data))
+    if not as_json and (settings := sentences_in(folder / KEPT)):
         echo(f"embed: {settings}")
 
 
@@ -250,12 +241,7 @@ def explain_command(recipe: str, key: str, as_json: bool, reading: ReadOptions) 
     file = folder / "resolved.yaml"
     loaded = reading.recipe(str(file) if folder.is_dir() else recipe)
     explanation = explain(loaded, key, notes(str(file), loaded.text or "") if folder.is_dir() else None)
-    if as_json:
-        echo_json(as_data(explanation))
-        return
-    from tfkit.core.figures import Console
-
-    render(explanation, Console())
+    echo_data(as_data(explanation), as_json, partial(render, explanation))
 
 
 @click.command("schema")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import click
 
 from tfkit.cli.main import INTERRUPTED, NO
 from tfkit.cli.options import EXACT_JSON, IMPORTS, SETS, TRUST, Whole
-from tfkit.cli.terminal import OUTPUT, echo, echo_json, outlasting, warn
+from tfkit.cli.terminal import OUTPUT, echo, echo_data, echo_json, outlasting, warn
 from tfkit.core.bounds import JOBS, SEEDS
 from tfkit.core.errors import UsageError
 from tfkit.core.output import printable
@@ -172,7 +173,6 @@ def compare_command(
     Runs whose recipes differ only in the seed count as one variant. Exit status 1: runs were altered, or a claim did
     not hold.
     """
-    from tfkit.core.figures import Console
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.plan import PLAN
     from tfkit.studies.plan_file import read_plan
@@ -191,10 +191,7 @@ def compare_command(
         with written_to(out):
             out.mkdir(parents=True, exist_ok=True)
             report.write(out)
-    if as_json:
-        echo_json(report.as_data())
-    else:
-        print_results(report, Console())
+    echo_data(report.as_data(), as_json, partial(print_results, report))
     if out is not None and not as_json:
         echo(f"the page: {out / report.HTML}")
     context.exit(NO if report.results.is_refuted else 0)

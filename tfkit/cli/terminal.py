@@ -20,6 +20,8 @@ from tfkit.storage.files import open_log
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from tfkit.core.figures import Console
+
 OUTPUT = "output.log"  # log in the folder of a study, used once standard output is lost
 LEAST = 40  # minimum width for wrapping messages, even in narrower terminals
 
@@ -35,9 +37,18 @@ def echo_text(text: str, end: str = "\n") -> None:
     emit(shown + end, sys.stdout)
 
 
-def echo_json(data: object, indent: int | None = 2) -> None:
+def echo_json(data: object) -> None:
     """Print data as JSON. Raise OutputLost if the output is lost."""
-    emit(json_line(data, indent) + "\n", sys.stdout)
+    emit(json_line(data, indent=2) + "\n", sys.stdout)
+
+
+def echo_data(data: object, as_json: bool, render: Callable[[Console], None]) -> None:
+    """Print data as JSON, or with `render` for readers."""
+    if as_json:
+        return echo_json(data)
+    from tfkit.core.figures import Console
+
+    render(Console())
 
 
 def warn(text: str) -> None:

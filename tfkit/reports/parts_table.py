@@ -246,11 +246,6 @@ def listed(recipes: Mapping[str, Path], word: str = "") -> Iterator[RecipeLine]:
             yield RecipeLine(path.parent.name, name, comments[0] if comments else "")
 
 
-def as_data(lines: list[RecipeLine]) -> list[JsonObject]:
-    """Return the recipes as plain data."""
-    return [line._asdict() for line in lines]
-
-
 def render(lines: list[RecipeLine], console: Console) -> None:
     """Print one table per folder."""
     for number, (folder, group) in enumerate(groupby(lines, lambda line: line.folder)):
