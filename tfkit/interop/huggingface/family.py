@@ -26,7 +26,7 @@ class Family(Component):
     `settings` cannot express.
     """
 
-    model_types: ClassVar[tuple[str, ...]]
+    model_types: ClassVar[tuple[str, ...]]  # values of model_type in config.json; by default the registered name
     base: ClassVar[ModelSection]
     varying: ClassVar[tuple[str, ...]] = ()  # keys of `base` whose part differs in some models
     heads: ClassVar[Mapping[str, ModelSection]]  # model class -> overrides of `base`
@@ -53,6 +53,8 @@ class Family(Component):
     def adopt(cls, slot: str, name: str) -> None:
         """Register the family. Raise UsageError if the family's rules contradict each other."""
         check_rules(name, cls.rules, cls.head_rules)
+        if "model_types" not in vars(cls):
+            cls.model_types = (name,)
         super().adopt(slot, name)
 
     @classmethod

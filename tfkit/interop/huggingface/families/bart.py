@@ -78,7 +78,6 @@ def heads_of(name: str, text_classes: Iterable[str] = (), **head: object) -> dic
 class Bart(Family):
     """BART: a post-norm encoder-decoder with an embedding norm and learned positions."""
 
-    model_types = ("bart",)
     base: ClassVar = merged(PLAIN, {"embedding": {"norm": True}, "position": {"offset": 2}})
     heads: ClassVar = heads_of("Bart", OF_TEXTS, bias="frozen")
     settings: ClassVar[tuple[Setting, ...]] = (
@@ -128,7 +127,6 @@ class Bart(Family):
 class PLBart(Bart):
     """PLBART: BART for source code (Ahmad et al. 2021)."""
 
-    model_types = ("plbart",)
     heads: ClassVar = heads_of("PLBart", ["ForSequenceClassification"], bias="frozen")
     settings = amended(Bart.settings, attention_dropout=0.1, scale_embedding=True)
 
@@ -137,7 +135,6 @@ class PLBart(Bart):
 class MVP(Bart):
     """MVP: multi-task BART (Tang et al. 2022); its learned prompts are not supported."""
 
-    model_types = ("mvp",)
     heads: ClassVar = heads_of("Mvp", OF_TEXTS, bias="frozen")
     settings = Bart.settings
     fixed = (Fixed("use_prompt", (False,)),)
@@ -147,7 +144,6 @@ class MVP(Bart):
 class MBart(Bart):
     """mBART: multilingual pre-norm BART (Liu et al. 2020)."""
 
-    model_types = ("mbart",)
     base: ClassVar = merged(Bart.base, PRE_NORM)
     heads: ClassVar = heads_of("MBart", OF_TEXTS, bias="frozen")
 
@@ -156,7 +152,6 @@ class MBart(Bart):
 class Blenderbot(Bart):
     """Blenderbot: pre-norm, a shallow encoder and a deep decoder (Roller et al. 2020)."""
 
-    model_types = ("blenderbot",)
     base: ClassVar = merged(PLAIN, PRE_NORM)
     heads: ClassVar = heads_of("Blenderbot", bias="frozen")
     settings = amended(Bart.settings, max_position_embeddings=128)
@@ -182,7 +177,6 @@ class BlenderbotSmall(Bart):
 class Pegasus(Bart):
     """Pegasus: pre-norm BART with sinusoidal positions (Zhang et al. 2019)."""
 
-    model_types = ("pegasus",)
     base: ClassVar = merged(PLAIN, {**PRE_NORM, **SINES})
     heads: ClassVar = heads_of("Pegasus", bias="frozen")
     ignored = (*Bart.ignored, "{side}.embed_positions.weight")
@@ -203,7 +197,6 @@ FAIRSEQ = {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "sk
 class Marian(Bart):
     """Marian: the original Transformer with a constant output bias and, optionally, separate vocabularies."""
 
-    model_types = ("marian",)
     base: ClassVar = merged(PLAIN, SINES)
     heads: ClassVar = {
         "MarianMTModel": {"head": {"type": "language_model", "bias": "frozen"}},
@@ -233,7 +226,6 @@ class Marian(Bart):
 class M2M100(Bart):
     """M2M-100 and NLLB: pre-norm, sinusoidal positions that skip padding."""
 
-    model_types = ("m2m_100",)
     base: ClassVar = merged(PLAIN, {**PRE_NORM, "position": FAIRSEQ})
     heads: ClassVar = heads_of("M2M100")
     settings = amended(Bart.settings, activation_function="relu", attention_dropout=0.1, scale_embedding=True)
@@ -255,7 +247,6 @@ class M2M100(Bart):
 class FSMT(M2M100):
     """FSMT: fairseq's original Transformer, with two vocabularies and an untied output."""
 
-    model_types = ("fsmt",)
     base: ClassVar = merged(PLAIN, {"embedding": {"shared": False}, "position": FAIRSEQ})
     heads: ClassVar = {"FSMTForConditionalGeneration": {"head": {"type": "language_model"}}}
     settings = amended(
@@ -290,7 +281,6 @@ ENCODER = renamed(
 class LED(Bart):
     """LED: BART for long texts, with windowed attention and global tokens in the encoder."""
 
-    model_types = ("led",)
     base: ClassVar = merged(
         PLAIN, {"embedding": {"norm": True}, "encoder": {"layer": {"attention": {"type": "longformer"}}}}
     )

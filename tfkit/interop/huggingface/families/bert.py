@@ -182,7 +182,6 @@ class BertLike(Family):
 class Bert(BertLike):
     """BERT: a post-norm encoder with an embedding norm and a dense layer before the head."""
 
-    model_types: ClassVar[tuple[str, ...]] = ("bert",)
     heads: ClassVar[Mapping[str, ModelSection]] = {
         **causal_heads_of("Bert", "LMHeadModel"),
         "BertForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE},
@@ -205,7 +204,6 @@ class Bert(BertLike):
 class Ernie(Bert):
     """ERNIE: BERT trained to predict whole phrases (Sun et al. 2019); task types are not supported."""
 
-    model_types = ("ernie",)
     heads: ClassVar = {**causal_heads_of("Ernie"), "ErnieForPreTraining": {"head": MASKED_LM, **NEXT_SENTENCE}}
     fixed = (*Bert.fixed, Fixed("use_task_id", (False,)))
     prefix = "ernie."
@@ -228,7 +226,6 @@ class MegatronBert(Bert):
 class Splinter(Bert):
     """Splinter (Ram et al. 2021): the encoder alone; its heads, which read question tokens, are not supported."""
 
-    model_types = ("splinter",)
     heads: ClassVar = {"SplinterModel": {"head": "none"}}
     head_rules: ClassVar = {}
     prefix = "splinter."
@@ -266,7 +263,6 @@ FNET_NAMES = {
 class FNet(BertLike):
     """FNet: BERT with a Fourier transform in place of attention; padding is not supported."""
 
-    model_types = ("fnet",)
     base: ClassVar[ModelSection] = {
         **BertLike.base,
         "layer": {
@@ -312,7 +308,6 @@ XLM_NAMES = {
 class XLM(BertLike):
     """XLM, monolingual: BERT without token types; a tied head with a bias."""
 
-    model_types: ClassVar[tuple[str, ...]] = ("xlm",)
     reads_ids: ClassVar[tuple[str, ...]] = ("pad_token_id",)  # the implementation computes text lengths from it
     heads: ClassVar[Mapping[str, ModelSection]] = {
         "XLMWithLMHeadModel": {"head": {"type": "language_model", "tied": True, "bias": True}},
@@ -360,6 +355,5 @@ class XLM(BertLike):
 class Flaubert(XLM):
     """FlauBERT: French XLM; the pre-norm layers of the large version are not supported."""
 
-    model_types = ("flaubert",)
     heads: ClassVar = {name.replace("XLM", "Flaubert"): over for name, over in XLM.heads.items()}
     fixed = (*XLM.fixed, Fixed("pre_norm", (False,)))

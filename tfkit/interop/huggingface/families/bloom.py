@@ -30,7 +30,6 @@ BODY = (
 class Bloom(ClassicDecoder):
     """BLOOM: ALiBi positions and an embedding norm."""
 
-    model_types = ("bloom",)
     base: ClassVar = merged(
         ClassicDecoder.base,
         {
@@ -60,7 +59,6 @@ class Bloom(ClassicDecoder):
 class Falcon(ClassicDecoder):
     """Falcon: parallel attention and feed-forward, few key-value heads, rotary or ALiBi positions."""
 
-    model_types = ("falcon",)
     varying = ("position", "layer.residual")
     base: ClassVar = merged(ClassicDecoder.base, {"position.type": "rotary"})
     heads: ClassVar = heads_of("Falcon")
@@ -144,7 +142,6 @@ def _groups(config: ConfigJson, heads: int) -> int:
 class MPT(ClassicDecoder):
     """MPT: ALiBi positions, no biases, optional clipping of queries, keys and values."""
 
-    model_types = ("mpt",)
     base: ClassVar = merged(
         ClassicDecoder.base,
         {

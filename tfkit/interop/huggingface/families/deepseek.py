@@ -152,7 +152,6 @@ class LatentExperts(LatentShell, Grouped):
 class DeepseekV2(LatentExperts):
     """DeepSeek-V2: groups are scored by their best expert; weights are not normalized."""
 
-    model_types = ("deepseek_v2",)
     base = merged(
         BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": {"router": {"group_score": "max"}}}}
     )
@@ -173,7 +172,6 @@ class DeepseekV2(LatentExperts):
 class DeepseekV3(LatentExperts):
     """DeepSeek-V3 and R1: sigmoid scores with a selection bias; groups are scored by their two best experts."""
 
-    model_types = ("deepseek_v3",)
     base = merged(BASE, {"layer": {"attention": {**LATENT, "bias": False}, "feedforward": SIGMOID}})
     heads = heads_of("DeepseekV3")
     settings = (*LatentExperts.settings, NORMALIZED)
@@ -190,7 +188,6 @@ class DeepseekV3(LatentExperts):
 class Glm4MoeLite(DeepseekV3):
     """GLM-4.7-Flash: DeepSeek-V3 whose config.json lists the dense layers."""
 
-    model_types = ("glm4_moe_lite",)
     heads = heads_of("Glm4MoeLite")
     dense_layers, listed_dense = 1, True
 
@@ -199,7 +196,6 @@ class Glm4MoeLite(DeepseekV3):
 class Glm4Moe(Grouped):
     """GLM-4.5: DeepSeek-V3's experts with grouped-query attention and partial rotary positions."""
 
-    model_types = ("glm4_moe",)
     base = merged(BASE, {"layer.feedforward": SIGMOID})
     heads = heads_of("Glm4Moe")
     settings = (
@@ -220,7 +216,6 @@ class Glm4Moe(Grouped):
 class Youtu(LatentShell):
     """Youtu-LLM: latent attention with a plain feed-forward."""
 
-    model_types = ("youtu",)
     base = merged(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("Youtu")
     settings = (*amended(Llama.settings, without=(*BY_HEAD, "mlp_bias")), *RANKS)
@@ -235,7 +230,6 @@ DIGITS = 12  # number of decimals to which the square of a square root is rounde
 class MiniCPM3(LatentShell):
     """MiniCPM3: latent attention; factors on embeddings, sublayer outputs and logits."""
 
-    model_types = ("minicpm3",)
     base = merged(Llama.base, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("MiniCPM3")
     settings = (
@@ -272,7 +266,6 @@ HEAD_NORMS = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforwar
 class Dots1(Grouped):
     """dots.llm1: per-head norms of queries and keys; the upper layers may have a window."""
 
-    model_types = ("dots1",)
     base = HEAD_NORMS
     heads = heads_of("Dots1")
     settings = (*SHELL, *ROUTED, *GROUPS, NORMALIZED)
@@ -291,7 +284,6 @@ class Dots1(Grouped):
 class SolarOpen(Grouped):
     """Solar Open (Upstage 2026): GLM-4.5's experts in every layer, and full rotation."""
 
-    model_types = ("solar_open",)
     base = Glm4Moe.base
     heads = heads_of("SolarOpen")
     settings = amended(
@@ -309,7 +301,6 @@ class SolarOpen(Grouped):
 class HunyuanV3(FirstDense):
     """Hy3 (Tencent 2026): per-head norms of queries and keys; sigmoid scores with a selection bias, a shared expert."""
 
-    model_types = ("hy_v3",)
     base = merged(HEAD_NORMS, {"layer.feedforward.router.normalized": True})
     heads = heads_of("HYV3")
     settings = (
@@ -344,7 +335,6 @@ class HunyuanV3(FirstDense):
 class ExaoneMoe(LocalTurns, Grouped):
     """K-EXAONE: three windowed rotary layers for each full layer without positions."""
 
-    model_types = ("exaone_moe",)
     base = HEAD_NORMS
     heads = heads_of("ExaoneMoe")
     settings = (*amended(SHELL, without=("attention_bias",)), *expert_settings(), *GROUPS, NORMALIZED)
@@ -365,7 +355,6 @@ class ExaoneMoe(LocalTurns, Grouped):
 class Afmoe(LocalTurns, Sparse):
     """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
 
-    model_types = ("afmoe",)
     base = merged(
         HEAD_NORMS,
         {

@@ -172,7 +172,6 @@ class QwenDelta(DeltaHybrid):
 class Qwen35(QwenDelta):
     """Qwen 3.5 (Qwen Team 2026), text model: a gated delta rule in three of four layers, then gated attention."""
 
-    model_types = ("qwen3_5_text",)
     base = merged(Llama.base, {"layer": OFFSET})
     heads = {"Qwen3_5ForCausalLM": {"head": {"type": "language_model"}}, "Qwen3_5TextModel": {"head": "none"}}
     settings = amended(QwenDelta.settings, num_key_value_heads=4)
@@ -195,7 +194,6 @@ class QwenDeltaMoe(QwenDelta, Sparse):
 class Qwen35Moe(QwenDeltaMoe):
     """Qwen 3.5 with experts (Qwen Team 2026), text model."""
 
-    model_types = ("qwen3_5_moe_text",)
     base = merged(QwenDeltaMoe.base, {"layer.feedforward.router.normalized": True})
     heads = {"Qwen3_5MoeForCausalLM": {"head": {"type": "language_model"}}, "Qwen3_5MoeTextModel": {"head": "none"}}
     rules = (*APART, *EXPERT_RULES)
@@ -205,7 +203,6 @@ class Qwen35Moe(QwenDeltaMoe):
 class Qwen3Next(QwenDeltaMoe, QwenMoe):
     """Qwen3-Next (Qwen Team 2025): a gated delta rule in three of four layers, many small experts, a shared one."""
 
-    model_types = ("qwen3_next",)
     heads = heads_of("Qwen3Next")
     settings = (*QwenDeltaMoe.settings, *amended((NORMALIZED,), norm_topk_prob=True))
     fixed, derived = (), ()
@@ -243,7 +240,6 @@ NORMS_BY_LAYER = (
 class OlmoHybrid(DeltaHybrid):
     """OLMo Hybrid (Ai2 2026): pre-norm layers with a gated delta rule, OLMo 2's attention in every fourth layer."""
 
-    model_types = ("olmo_hybrid",)
     base = Olmo2.base
     heads = heads_of("OlmoHybrid")
     settings = amended(
@@ -297,7 +293,6 @@ MOVED = tuple(replace(rule, checkpoint=str(rule.checkpoint).replace(".mlp.", f".
 class KimiLinear(DeltaHybrid, LatentExperts):
     """Kimi Linear (Moonshot AI 2025): a decay per channel in three of four layers, latent attention, no positions."""
 
-    model_types = ("kimi_linear",)
     base = merged(DeepseekV3.base, {"position": None})
     heads = heads_of("KimiLinear")
     settings = (

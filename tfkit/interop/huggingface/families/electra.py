@@ -48,7 +48,6 @@ class Narrow(BertLike):
 class Electra(Narrow):
     """ELECTRA: a discriminator that detects replaced tokens, and the small generator that produces them."""
 
-    model_types = ("electra",)
     heads: ClassVar = {
         "ElectraForPreTraining": {"head": {"type": "discriminator"}},
         "ElectraForMaskedLM": {"head": MASKED_LM},
@@ -89,7 +88,6 @@ class Electra(Narrow):
 class RoFormer(Narrow):
     """RoFormer: BERT with rotary positions."""
 
-    model_types = ("roformer",)
     base: ClassVar = merged(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
     heads: ClassVar = {
         "RoFormerForMaskedLM": {"head": MASKED_LM},
@@ -122,7 +120,6 @@ class RoFormer(Narrow):
 class RemBert(BertLike):
     """RemBERT: multilingual BERT with a narrow input table and a separate, wide output table."""
 
-    model_types = ("rembert",)
     heads: ClassVar = {
         **heads_of("RemBert"),
         "RemBertForMaskedLM": {"head": {"type": "masked_lm"}},
@@ -187,7 +184,6 @@ DISTILBERT_NAMES = {
 class DistilBert(BertLike):
     """DistilBERT: BERT without token types or a pooler."""
 
-    model_types = ("distilbert",)
     base: ClassVar = merged(BertLike.base, {"layer.norm.eps": 1e-12})
     heads: ClassVar = {
         "DistilBertForMaskedLM": {"head": MASKED_LM},
@@ -257,7 +253,6 @@ GROUP = "group"  # prefix of layer kinds in checkpoints with several groups
 class Albert(BertLike):
     """ALBERT: a BERT with shared layer weights and a narrow token table projected to d_model."""
 
-    model_types = ("albert",)
     base: ClassVar = merged(BertLike.base, {"layer.shared": True})
     heads: ClassVar = {**heads_of("Albert"), "AlbertForPreTraining": {"head": MASKED_LM, **SENTENCE_ORDER}}
     settings = amended(

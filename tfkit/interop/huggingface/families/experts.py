@@ -58,7 +58,6 @@ from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 class Mistral4(Growing, LatentExperts):
     """Mistral Small 4 (2026): DeepSeek-V3 with a softmax over experts and scores that grow with the position."""
 
-    model_types = ("mistral4",)
     base = merged(BASE, {"layer.attention": {**LATENT, "bias": False}})
     heads = heads_of("Mistral4")
     settings = amended(
@@ -90,7 +89,6 @@ OUTPUT_NORM = f"{FEEDFORWARD}.output_norm.weight"
 class AXK1(DeepseekV3):
     """A.X-K1 (SK Telecom 2026): DeepSeek-V3 with a norm of the experts' output."""
 
-    model_types = ("axk1",)
     base = merged(DeepseekV3.base, {"layer.feedforward.output_norm": True})
     heads = heads_of("AXK1")
     fixed = (Fixed("moe_layer_freq", (1,)),)
@@ -105,7 +103,6 @@ class AXK1(DeepseekV3):
 class MiMoV2Flash(ByType, Grouped):
     """MiMo-V2-Flash (Xiaomi 2025): scaled values; sinks and twice the key-value heads in windowed layers."""
 
-    model_types = ("mimo_v2_flash",)
     base = merged(BASE, {"layer.feedforward": SIGMOID})
     heads = heads_of("MiMoV2Flash")
     settings = (
@@ -154,7 +151,6 @@ class MiMoV2Flash(ByType, Grouped):
 class Kolibri1(LocalTurns, Sparse):
     """Kolibri 1 (Aleph Alpha 2026): norms around sublayers, experts chosen by logit, rotation only in windows."""
 
-    model_types = ("kolibri1",)
     base = merged(
         HEAD_NORMS,
         {
@@ -197,7 +193,6 @@ TURNED = "_with_position"  # suffix of the type of rotated layers without a wind
 class Cohere2Moe(Cohere2, FirstDense):
     """Command A+ (Cohere 2026): Command R7B with experts, averaged with shared ones; dense layers may be rotated."""
 
-    model_types = ("cohere2_moe",)
     varying: ClassVar = ("layer.feedforward", "layer.norm")
     base = merged(Cohere2.base, {"layer.feedforward": EXPERTS})
     heads = heads_of("Cohere2Moe")

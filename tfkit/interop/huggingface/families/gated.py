@@ -25,7 +25,6 @@ from tfkit.interop.huggingface.tensors import Rule
 class Ernie45(Llama):
     """ERNIE 4.5 (Baidu 2025), dense: interleaved rotation, one flag for all biases."""
 
-    model_types = ("ernie4_5",)
     heads = heads_of("Ernie4_5")
     settings = amended(
         Llama.settings,
@@ -43,7 +42,6 @@ class Ernie45(Llama):
 class Helium(Llama):
     """Helium (Kyutai 2025): interleaved rotation."""
 
-    model_types = ("helium",)
     heads = heads_of("Helium")
     settings = amended(
         Llama.settings,
@@ -66,7 +64,6 @@ class Helium(Llama):
 class SeedOSS(Llama):
     """Seed-OSS (ByteDance 2025): one flag for query, key and value biases, another for the output bias."""
 
-    model_types = ("seed_oss",)
     heads = heads_of("SeedOss")
     settings = amended(
         Llama.settings,
@@ -98,7 +95,6 @@ class SeedOSS(Llama):
 class HunYuanDense(Llama):
     """Hunyuan (Tencent 2025), dense: norms of rotated queries and keys, a larger theta for long texts."""
 
-    model_types = ("hunyuan_v1_dense",)
     base = merged(Llama.base, {"layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"}})
     heads = heads_of("HunYuanDenseV1")
     settings = amended(Llama.settings, without=("mlp_bias",), rms_norm_eps=1e-5)
@@ -110,7 +106,6 @@ class HunYuanDense(Llama):
 class CWM(Llama):
     """Code World Model (Meta FAIR 2025): Llama 3 with a window in three of four layers."""
 
-    model_types = ("cwm",)
     heads = heads_of("Cwm")
     settings = amended(
         Llama.settings,
@@ -136,7 +131,6 @@ class CWM(Llama):
 class BitNet(Llama):
     """BitNet b1.58 (Ma et al. 2025), weights not packed: norms before the output and down projections, squared ReLU."""
 
-    model_types = ("bitnet",)
     base = merged(Llama.base, {"layer": {"attention": {"output_norm": True}, "feedforward": {"inner_norm": True}}})
     heads = heads_of("BitNet")
     settings = amended(
@@ -154,7 +148,6 @@ class BitNet(Llama):
 class NanoChat(Llama):
     """nanochat (Karpathy 2025): norms without weights, also of embeddings, queries and keys; clockwise rotation."""
 
-    model_types = ("nanochat",)
     base = merged(
         Llama.base,
         {
@@ -177,7 +170,6 @@ class NanoChat(Llama):
 class InternLM3(Llama):
     """InternLM 3 (Shanghai AI Laboratory 2025): Llama under another name."""
 
-    model_types = ("internlm3",)
     heads = {
         "LlamaForCausalLM": {"head": {"type": "language_model"}},
         "InternLM3ForCausalLM": {"head": {"type": "language_model"}},
@@ -192,7 +184,6 @@ class InternLM3(Llama):
 class IQuestCoder(Llama):
     """IQuest-Coder (IQuestLab 2026): Llama under another name."""
 
-    model_types = ("iquestcoder",)
     heads = {
         "LlamaForCausalLM": {"head": {"type": "language_model"}},
         "IQuestCoderForCausalLM": {"head": {"type": "language_model"}},

@@ -48,7 +48,6 @@ FIRST_WORDS = {**TANH, "gelu": "gelu_tanh"}  # early Gemma files write gelu but 
 class Gemma(Llama):
     """Gemma: embeddings scaled by sqrt(d_model), norm weights offset by 1, GEGLU, a tied head."""
 
-    model_types = ("gemma",)
     base = merged(
         Llama.base,
         {
@@ -73,7 +72,6 @@ class Gemma(Llama):
 class Gemma2(Gemma):
     """Gemma 2: norms before and after each sublayer, soft-capped scores and logits, a window in every other layer."""
 
-    model_types = ("gemma2",)
     base = merged(Gemma.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Gemma2")
     settings = amended(
@@ -109,7 +107,6 @@ class Gemma2(Gemma):
 class VaultGemma(Gemma2):
     """VaultGemma: pre-norm Gemma 2, trained with differential privacy."""
 
-    model_types = ("vaultgemma",)
     base = Gemma.base
     heads = heads_of("VaultGemma")
     rules = (
@@ -154,7 +151,6 @@ DROPOUTS = ("layer.dropout", "layer.feedforward.dropout", "embedding.dropout", "
 class T5Gemma(Family):
     """T5Gemma: Gemma 2's layers on both sides, with cross-attention in the decoder."""
 
-    model_types = ("t5gemma",)
     base = {"type": "encoder_decoder", "encoder": {}, "decoder": {}, "init": {"type": "normal"}}
     heads: ClassVar[Mapping[str, ModelSection]] = {
         "T5GemmaForConditionalGeneration": {"head": {"type": "language_model"}}
@@ -228,7 +224,6 @@ def _scaled(layer: Tree, factor: float) -> Tree:
 class Cohere(Llama):
     """Command R: parallel attention and feed-forward after one bias-free norm, interleaved rotation, scaled logits."""
 
-    model_types = ("cohere",)
     base = merged(
         Llama.base,
         {
@@ -276,7 +271,6 @@ class Cohere(Llama):
 class Cohere2(Cohere):
     """Command R7B: three windowed rotary layers for each full layer without positions."""
 
-    model_types = ("cohere2",)
     heads = heads_of("Cohere2")
     rope = Rope(layout="interleaved")
     listed, window = True, 4096
@@ -312,7 +306,6 @@ BIASES = {True: ["query", "key", "value"], False: False}
 class StableLM(Llama):
     """StableLM 2: layer norms, rotation of a quarter of each head, optional norms for each head."""
 
-    model_types = ("stablelm",)
     varying = ("layer.residual",)
     base = merged(Llama.base, {"layer.norm.type": "layer_norm"})
     heads = heads_of("StableLm")

@@ -143,7 +143,6 @@ class OpenAIGPT(ClassicDecoder):
 class CTRL(ClassicDecoder):
     """CTRL: sinusoidal positions, embeddings scaled by sqrt(d_model), an output bias."""
 
-    model_types = ("ctrl",)
     base: ClassVar = merged(
         ClassicDecoder.base,
         {
@@ -190,7 +189,6 @@ class CTRL(ClassicDecoder):
 class GPTNeo(ClassicDecoder):
     """GPT-Neo: unscaled scores, a window in every other layer."""
 
-    model_types = ("gpt_neo",)
     base: ClassVar = merged(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
@@ -255,7 +253,6 @@ class GPTNeo(ClassicDecoder):
 class GPTBigCode(ClassicDecoder):
     """SantaCoder and StarCoder: GPT-2 with multi-query attention."""
 
-    model_types = ("gpt_bigcode",)
     base: ClassVar = ClassicDecoder.base
     heads: ClassVar = heads_of("GPTBigCode")
     settings = (
@@ -302,7 +299,6 @@ def _check_inner(model: ModelSection) -> None:
 class GPTJ(ClassicDecoder):
     """GPT-J: parallel attention and feed-forward, partial rotary positions, an output bias."""
 
-    model_types = ("gptj",)
     base: ClassVar = merged(
         ClassicDecoder.base,
         {
@@ -353,7 +349,6 @@ class GPTJ(ClassicDecoder):
 class CodeGen(GPTJ):
     """CodeGen: GPT-J with queries, values and keys in one matrix, partitioned for four devices."""
 
-    model_types = ("codegen",)
     heads: ClassVar = heads_of("CodeGen", classifies=False, bias=True)
     rules = (
         *(

@@ -48,7 +48,6 @@ def attention_rules(name: str) -> tuple[Rule, ...]:
 class GPTNeoX(ClassicDecoder):
     """GPT-NeoX: parallel attention and feed-forward with separate norms; rotation of a quarter of each head."""
 
-    model_types = ("gpt_neox",)
     varying = ("layer.residual",)
     base: ClassVar = merged(
         ClassicDecoder.base, {"position": {"type": "rotary"}, "layer": {"residual": {"type": "parallel_two_norms"}}}
@@ -107,7 +106,6 @@ class GPTNeoX(ClassicDecoder):
 class GPTNeoXJapanese(GPTNeoX):
     """GPT-NeoX Japanese: sequential sublayers; the only bias is the attention output bias of the last layer."""
 
-    model_types = ("gpt_neox_japanese",)
     base: ClassVar = merged(
         GPTNeoX.base,
         {"layer": {"residual": {"type": "pre_norm"}, "attention": {"bias": False}, "feedforward": {"bias": False}}},
@@ -164,7 +162,6 @@ END = Rule("layer_norm.{kind}", "decoder.final_norm.{kind}")
 class OPT(ClassicDecoder):
     """OPT: learned positions that skip padding; OPT-350M is post-norm with a narrow token table."""
 
-    model_types = ("opt",)
     varying = ("layer.residual",)
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
@@ -219,7 +216,6 @@ class OPT(ClassicDecoder):
 class XGLM(ClassicDecoder):
     """XGLM: sinusoidal positions that start at 2, embeddings scaled by sqrt(d_model)."""
 
-    model_types = ("xglm",)
     base: ClassVar = merged(
         ClassicDecoder.base,
         {"position": {"type": "sinusoidal", "layout": "halves", "spacing": "endpoints", "offset": 2}},
@@ -250,7 +246,6 @@ class XGLM(ClassicDecoder):
 class BioGPT(ClassicDecoder):
     """BioGPT: learned positions that skip padding, embeddings scaled by sqrt(d_model)."""
 
-    model_types = ("biogpt",)
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("BioGpt")
     # the implementation ignores layer_norm_eps

@@ -81,7 +81,6 @@ class Llama(Family):
     Similar families override class variables and methods for positions and layer types.
     """
 
-    model_types = ("llama",)
     base: ClassVar[ModelSection] = {
         "type": "decoder",
         "embedding": {"type": "tokens"},
@@ -268,7 +267,6 @@ class ByType(Llama):
 class Qwen2(Llama):
     """Qwen 2: Llama with query, key and value biases; the upper layers may have a window."""
 
-    model_types = ("qwen2",)
     base = merged(Llama.base, {"layer.attention.bias": ["query", "key", "value"]})
     heads = heads_of("Qwen2")
     settings = amended(
@@ -298,7 +296,6 @@ class Qwen2(Llama):
 class Qwen3(Qwen2):
     """Qwen 3: query and key norms instead of biases."""
 
-    model_types = ("qwen3",)
     base = merged(Llama.base, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3")
     settings = amended(
@@ -315,7 +312,6 @@ UNPLACED = "_without_position"  # suffix of layer types without positions
 class SmolLM3(Llama):
     """SmolLM 3: Llama without positions in every fourth layer; the others may have a window."""
 
-    model_types = ("smollm3",)
     heads = heads_of("SmolLM3")
     settings = amended(Llama.settings, without=("head_dim",), max_position_embeddings=32768, num_key_value_heads=4)
     rope, ties, listed = Rope(theta=2000000.0), True, True
@@ -352,7 +348,6 @@ class SmolLM3(Llama):
 class EuroBert(Llama):
     """EuroBERT: a bidirectional Llama with a masked language model head."""
 
-    model_types = ("eurobert",)
     base = merged(Llama.base, {"type": "encoder"})
     heads: ClassVar = {"EuroBertForMaskedLM": {"head": {"type": "language_model"}}, "EuroBertModel": {"head": "none"}}
     settings = amended(Llama.settings, max_position_embeddings=8192, rms_norm_eps=1e-5)
@@ -367,7 +362,6 @@ VECTORS = {"q1": "query_1", "k1": "key_1", "q2": "query_2", "k2": "key_2"}
 class DiffLlama(Llama):
     """DiffLlama: Llama with the difference of two attention maps."""
 
-    model_types = ("diffllama",)
     base = merged(Llama.base, {"layer.attention": {"type": "differential", "bias": False}})
     heads = heads_of("DiffLlama")
     settings = amended(

@@ -55,7 +55,6 @@ SHARED_RULES = (
 class GraniteMoe(Sparse):
     """Granite with experts: Granite's factors, a softmax over the selected experts."""
 
-    model_types = ("granitemoe",)
     base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("GraniteMoe")
     settings = (
@@ -81,7 +80,6 @@ class GraniteMoe(Sparse):
 class GraniteMoeShared(GraniteMoe):
     """Granite with routed experts and a shared expert."""
 
-    model_types = ("granitemoeshared",)
     heads = heads_of("GraniteMoeShared")
     rules = (*GraniteMoe.rules, *SHARED_RULES)
 
@@ -106,7 +104,6 @@ UNSTACKED = "1 expert -> expert"
 class HunyuanMoe(Sparse):
     """Hunyuan-Large: norms of rotated queries and keys, a shared expert."""
 
-    model_types = ("hunyuan_v1_moe",)
     base = merged(
         BASE,
         {
@@ -145,7 +142,6 @@ def _agreed(value: object, key: str) -> object:
 class Ernie45Moe(Sparse):
     """ERNIE 4.5 with experts in some layers: softmax scores with a selection bias."""
 
-    model_types = ("ernie4_5_moe",)
     base = merged(BASE, {"layer.feedforward.router": {"selection_bias": True, "normalized": True}})
     heads = heads_of("Ernie4_5_Moe")
     settings = (
@@ -185,7 +181,6 @@ class Ernie45Moe(Sparse):
 class AriaText(Sparse):
     """Aria's decoder: a softmax over the selected experts, transposed expert weights."""
 
-    model_types = ("aria_text",)
     base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
     heads = heads_of("AriaText")
     settings = (
@@ -225,7 +220,6 @@ class AriaText(Sparse):
 class GptOss(Sparse):
     """GPT-OSS: a window in every second layer, attention sinks, a clipped SwiGLU with biases."""
 
-    model_types = ("gpt_oss",)
     base = merged(
         BASE,
         {

@@ -33,7 +33,6 @@ SIZES = (
 class Mistral(Llama):
     """Mistral: Llama with a window in all layers."""
 
-    model_types = ("mistral",)
     heads = heads_of("Mistral")
     settings = amended(Llama.settings, *SIZES, without=("attention_bias", "mlp_bias"))
     period = (SLIDING,)
@@ -44,7 +43,6 @@ class Mistral(Llama):
 class Ministral(Mistral):
     """Ministral: Mistral whose config.json lists the windowed layers."""
 
-    model_types = ("ministral",)
     heads = heads_of("Ministral")
     listed = True
 
@@ -76,7 +74,6 @@ class Growing(Llama):
 class Ministral3(Growing, Mistral):
     """Ministral 3: YaRN rotary positions; scores scaled by the logarithm of the position."""
 
-    model_types = ("ministral3",)
     heads = heads_of("Ministral3")
     settings = amended(Mistral.settings, max_position_embeddings=262144, head_dim=128, rms_norm_eps=1e-5)
     rope = Rope(theta=1000000.0)
@@ -101,7 +98,6 @@ SETTINGS = amended(Llama.settings, without=("mlp_bias", "head_dim"))
 class Olmo(Llama):
     """OLMo: norms without weights; clipped queries, keys and values."""
 
-    model_types = ("olmo",)
     base = merged(Llama.base, {"layer.norm": {"type": "layer_norm", "affine": False, "eps": 1e-5}})
     heads = heads_of("Olmo")
     settings = amended(SETTINGS, Setting("clip_qkv", "layer.attention.clip", None), without=("rms_norm_eps",))
@@ -111,7 +107,6 @@ class Olmo(Llama):
 class Olmo2(Llama):
     """OLMo 2: norms of the sublayer outputs only; query and key norms over all heads."""
 
-    model_types = ("olmo2",)
     base = merged(
         Llama.base,
         {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
@@ -130,7 +125,6 @@ class Olmo2(Llama):
 class Olmo3(ByType, Olmo2):
     """OLMo 3: three windowed layers for each full layer; only full layers have scaled rotary positions."""
 
-    model_types = ("olmo3",)
     heads = heads_of("Olmo3")
     period, window = (SLIDING, SLIDING, SLIDING, FULL), 4096
     rope, local = Rope(theta=500000.0), Rope(theta=500000.0)
@@ -140,7 +134,6 @@ class Olmo3(ByType, Olmo2):
 class Exaone4(LocalTurns, Olmo2):
     """EXAONE 4: norms of sublayer outputs, queries and keys; layers without a window have no positions."""
 
-    model_types = ("exaone4",)
     base = merged(Olmo2.base, {"layer.attention.qk_norm_at": "heads"})
     heads = heads_of("Exaone4")
     settings = amended(
@@ -183,7 +176,6 @@ def write_scale(config: Tree, model: ModelSection) -> None:
 class Granite(Llama):
     """Granite: Llama with factors on embeddings, scores, sublayer outputs and logits."""
 
-    model_types = ("granite",)
     heads = heads_of("Granite")
     settings = amended(Llama.settings, *MULTIPLIERS, without=("head_dim",))
     head_settings: ClassVar[tuple[Setting, ...]] = (Power("logits_scaling", "head.scale", 1.0, power=-1.0),)
@@ -198,7 +190,6 @@ class Granite(Llama):
 class HyperClovaX(Granite):
     """HyperCLOVA X: Granite with norms before and after each sublayer."""
 
-    model_types = ("hyperclovax",)
     varying = ("layer.residual",)
     heads = heads_of("HyperCLOVAX")
     settings = amended(Llama.settings, *MULTIPLIERS, Setting("attention_multiplier", "layer.attention.scale", None))

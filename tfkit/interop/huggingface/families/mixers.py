@@ -60,7 +60,6 @@ def usual_rank(width: int) -> int:
 class MambaFamily(Family):
     """Mamba: selective state spaces in every layer, no attention, no feed-forward, no positions."""
 
-    model_types = ("mamba",)
     base: ClassVar[ModelSection] = {
         "type": "decoder",
         "embedding": {"type": "tokens"},
@@ -118,7 +117,6 @@ class MambaFamily(Family):
 class FalconMamba(MambaFamily):
     """Falcon Mamba (Zuo et al. 2024): Mamba with norms of step sizes, inputs and outputs, without weights."""
 
-    model_types = ("falcon_mamba",)
     base: ClassVar = merged(MambaFamily.base, {"layer.mixer": {"norm": {"type": "rms_norm", "affine": False}}})
     heads: ClassVar = heads_of("FalconMamba")
     settings = (*MambaFamily.settings, Setting("mixer_rms_eps", "layer.mixer.norm.eps", 1e-6))
@@ -215,7 +213,6 @@ class Short(Mixing):
 class Lfm2(Short):
     """LFM2 (Liquid AI 2025): gated short convolutions in most layers, attention with norms of queries and keys."""
 
-    model_types = ("lfm2",)
     base = merged(Llama.base, {"layer.attention": {"qk_norm": True}})
     heads = heads_of("Lfm2")
     settings = amended(Short.settings, Setting("intermediate_size", "layer.feedforward.d_ff", also=("block_ff_dim",)))
@@ -239,7 +236,6 @@ class Lfm2(Short):
 class Lfm2Moe(Short, Sparse):
     """LFM2-MoE (Liquid AI 2025): LFM2 with sigmoid experts after the first layers."""
 
-    model_types = ("lfm2_moe",)
     base = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
     heads = heads_of("Lfm2Moe")
     settings = (
@@ -268,7 +264,6 @@ class Lfm2Moe(Short, Sparse):
 class Jamba(Mixing, Sparse):
     """Jamba (Lieber et al. 2024): one attention layer in eight, the others Mamba; experts in every second layer."""
 
-    model_types = ("jamba",)
     base = merged(BASE, {"position": None})
     heads = heads_of("Jamba")
     settings = (

@@ -200,7 +200,6 @@ BY_NUMBER = expert_rules("block_sparse_moe", "w1", "w3", "w2")  # Mixtral's name
 class Mixtral(Sparse):
     """Mixtral: experts in every layer; a softmax over all experts, renormalized over the selected ones."""
 
-    model_types = ("mixtral",)
     base = merged(BASE, {"layer.feedforward.router.normalized": True})
     heads = heads_of("Mixtral")
     settings = (
@@ -234,7 +233,6 @@ class QwenMoe(Sparse):
 class Qwen2Moe(QwenMoe):
     """Qwen1.5-MoE and Qwen2-MoE: a gated shared expert; biases of queries, keys and values."""
 
-    model_types = ("qwen2_moe",)
     base = merged(BASE, {"layer.feedforward": {"shared_expert": {"type": "glu"}, "shared_gate": True}})
     heads = heads_of("Qwen2Moe")
     settings = (
@@ -257,7 +255,6 @@ class Qwen2Moe(QwenMoe):
 class Qwen3Moe(QwenMoe):
     """Qwen3-MoE: per-head norms of queries and keys; many small experts, no shared expert."""
 
-    model_types = ("qwen3_moe",)
     base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Qwen3Moe")
     settings = (*SHELL, *expert_settings(), NORMALIZED)
@@ -267,7 +264,6 @@ class Qwen3Moe(QwenMoe):
 class Olmoe(Sparse):
     """OLMoE: one norm of all query heads together, and one of all key heads."""
 
-    model_types = ("olmoe",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True, "qk_norm_at": "width"}})
     heads = heads_of("Olmoe")
     settings = (*amended(SHELL, without=("head_dim",)), *expert_settings(d_ff="intermediate_size"), NORMALIZED)
@@ -279,7 +275,6 @@ class Olmoe(Sparse):
 class FlexOlmo(Olmoe):
     """FlexOlmo: OLMoE with norms of the sublayer outputs."""
 
-    model_types = ("flex_olmo",)
     base = merged(Olmoe.base, {"layer.residual": "branch_norm"})
     heads = heads_of("FlexOlmo")
     fixed = ()
@@ -294,7 +289,6 @@ class FlexOlmo(Olmoe):
 class MiniMaxM2(Sparse):
     """MiniMax-M2: sigmoid scores with a selection bias, partial rotary positions, norms over all heads."""
 
-    model_types = ("minimax_m2",)
     base = merged(
         BASE,
         {
@@ -340,7 +334,6 @@ ROWS = "(expert inner) width -> expert inner width"  # all experts stacked along
 class Dbrx(Sparse):
     """DBRX: 16 experts, 4 per token; layer norms without biases; clipped queries, keys and values."""
 
-    model_types = ("dbrx",)
     base = merged(BASE, {"layer.norm": {"type": "layer_norm", "bias": False}})
     heads = heads_of("Dbrx")
     settings = (

@@ -119,7 +119,6 @@ NAMES = {
 class ModernBert(ModernBertDecoder):
     """ModernBERT: rotary positions, a gated feed-forward, no biases, two-sided windows in two of three layers."""
 
-    model_types = ("modernbert",)
     base = merged(ModernBertDecoder.base, {"type": "encoder"})
     heads = {"ModernBertForMaskedLM": {"head": {"type": "masked_lm"}}, "ModernBertModel": {"head": "none"}}
     rules = (
@@ -183,7 +182,6 @@ class Turning(BertLike):
 class JinaEmbeddingsV3(Turning):
     """Jina embeddings v3: XLM-RoBERTa with rotary positions, for long texts; its adapters are not supported."""
 
-    model_types = ("jina_embeddings_v3",)
     heads: ClassVar = heads_of("JinaEmbeddingsV3")
     settings = amended(BertLike.settings, max_position_embeddings=8194, type_vocab_size=1, layer_norm_eps=1e-5)
     rules = (
@@ -208,7 +206,6 @@ class JinaEmbeddingsV3(Turning):
 class Gte(Turning):
     """GTE: rotary positions and a gated feed-forward, for long texts; the text embedding is the first token's state."""
 
-    model_types = ("gte",)
     base: ClassVar = merged(Turning.base, {"layer.feedforward": {"type": "glu", "bias": ["down"]}})
     heads: ClassVar = {**heads_of("Gte", answers=False), "GteModel": {"head": "none"}}
     settings = amended(
@@ -245,7 +242,6 @@ class Gte(Turning):
 class NomicBert(Turning):
     """Nomic BERT: a gated feed-forward, no biases."""
 
-    model_types = ("nomic_bert",)
     base: ClassVar = merged(
         Turning.base, {"layer": {"attention": {"bias": False}, "feedforward": {"type": "glu", "bias": False}}}
     )

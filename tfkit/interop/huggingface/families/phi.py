@@ -41,7 +41,6 @@ DROPOUTS = (
 class Phi3(Llama):
     """Phi-3: Llama with one matrix for query, key and value, another for gate and up; a window in all layers."""
 
-    model_types = ("phi3",)
     heads = heads_of("Phi3")
     settings = amended(
         Llama.settings,
@@ -76,7 +75,6 @@ class Phi3(Llama):
 class Phi(Llama):
     """Phi 1 and 2: parallel attention and feed-forward after one norm, all biases, rotation of half of each head."""
 
-    model_types = ("phi",)
     base = merged(
         Llama.base,
         {
@@ -110,7 +108,6 @@ class Phi(Llama):
 class Persimmon(Llama):
     """Persimmon (Adept 2023): layer norms, also of queries and keys, squared ReLU, rotation of half of each head."""
 
-    model_types = ("persimmon",)
     base = merged(
         Llama.base,
         {
@@ -147,7 +144,6 @@ FEEDFORWARD = (Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedfo
 class Glm(Llama):
     """GLM-4: interleaved rotation of half of each head; query, key and value biases; gate and up in one matrix."""
 
-    model_types = ("glm",)
     heads = heads_of("Glm")
     settings = amended(
         Llama.settings,
@@ -166,7 +162,6 @@ class Glm(Llama):
 class Glm4(Glm):
     """GLM-4-0414: GLM-4 with norms before and after each sublayer."""
 
-    model_types = ("glm4",)
     base = merged(Glm.base, {"layer.residual.type": "sandwich"})
     heads = heads_of("Glm4")
     rules = (
@@ -192,7 +187,6 @@ RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 class Arcee(Llama):
     """AFM 4.5B (Arcee 2025): Llama with a squared ReLU and no gate."""
 
-    model_types = ("arcee",)
     base = BASE
     heads = heads_of("Arcee")
     settings = amended(Llama.settings, SQUARED, max_position_embeddings=4096, rms_norm_eps=1e-5)
@@ -203,7 +197,6 @@ class Arcee(Llama):
 class Apertus(Llama):
     """Apertus (Swiss AI 2025): xIELU, norms of queries and keys, rotary scaling of Llama 3.1."""
 
-    model_types = ("apertus",)
     base = merged(BASE, {"layer.attention.qk_norm": True})
     heads = heads_of("Apertus")
     settings = amended(
@@ -248,7 +241,6 @@ class Apertus(Llama):
 class Nemotron(Llama):
     """Nemotron 4 (Parmar et al. 2024): layer norms with weights offset by 1, squared ReLU, rotation of half a head."""
 
-    model_types = ("nemotron",)
     base = merged(BASE, {"layer.norm": {"type": "layer_norm", "weight_offset": 1.0}})
     heads = heads_of("Nemotron")
     settings = amended(
@@ -267,7 +259,6 @@ class Nemotron(Llama):
 class Jais2(Llama):
     """Jais 2 (Inception 2025): layer norms, all biases, squared ReLU."""
 
-    model_types = ("jais2",)
     base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Jais2")
     settings = amended(
@@ -286,7 +277,6 @@ class Jais2(Llama):
 class StarCoder2(Llama):
     """StarCoder 2 (Lozhkov et al. 2024): layer norms, biases, GELU, a window in all layers, a tied head."""
 
-    model_types = ("starcoder2",)
     base = merged(BASE, {"layer.norm.type": "layer_norm"})
     heads = heads_of("Starcoder2")
     settings = amended(

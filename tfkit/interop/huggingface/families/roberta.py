@@ -65,7 +65,6 @@ class Offset(BertLike):
 class Roberta(Offset):
     """RoBERTa: byte-level BERT without next-sentence prediction; position ids skip padding."""
 
-    model_types: ClassVar[tuple[str, ...]] = ("roberta",)
     heads: ClassVar[Mapping[str, ModelSection]] = causal_heads_of("Roberta")
     settings = BertLike.settings
     rules = (*table_rules(), *layer_rules())
@@ -99,7 +98,6 @@ class XLMRoberta(Roberta):
 class Camembert(XLMRoberta):
     """CamemBERT: French RoBERTa (Martin et al. 2019)."""
 
-    model_types = ("camembert",)
     heads: ClassVar = causal_heads_of("Camembert")
 
 
@@ -146,7 +144,6 @@ class XLMRobertaXL(Roberta):
 class IBert(Roberta):
     """I-BERT (Kim et al. 2021) without quantization: RoBERTa that can be fine-tuned for integer arithmetic."""
 
-    model_types = ("ibert",)
     heads: ClassVar = heads_of("IBert")
     settings = amended(Roberta.settings, Setting("hidden_act", "layer.feedforward.activation", "gelu", GELU))
     fixed = (*Roberta.fixed, Fixed("quant_mode", (False,)))
@@ -159,7 +156,6 @@ class IBert(Roberta):
 class Luke(Roberta):
     """LUKE (Yamada et al. 2020) without entities: RoBERTa with an untied output."""
 
-    model_types = ("luke",)
     heads: ClassVar = {**heads_of("Luke"), "LukeForMaskedLM": {"head": {"type": "masked_lm"}}}
     fixed = tuple(row for row in Roberta.fixed if row.config_key != "tie_word_embeddings")
     derived = ("entity_vocab_size", "entity_emb_size", "use_entity_aware_attention", "tie_word_embeddings")
@@ -189,7 +185,6 @@ INV_FREQ = "encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
 class Esm(Offset):
     """ESM: a pre-norm protein encoder; mask tokens have a zero embedding."""
 
-    model_types = ("esm",)
     varying = ("position",)
     base: ClassVar = merged(Offset.base, PRE_NORM)
     heads: ClassVar = heads_of("Esm", answers=False)
@@ -261,7 +256,6 @@ NAMES = {
 class MPNet(Offset):
     """MPNet: RoBERTa without token types, with relative position buckets in addition to learned positions."""
 
-    model_types = ("mpnet",)
     base: ClassVar[ModelSection] = {
         **BertLike.base,
         "position": [
@@ -294,7 +288,6 @@ GLOBAL = {f"attention.self.{name}_global": f"attention.{name}_global" for name i
 class Longformer(Roberta):
     """Longformer: RoBERTa for long texts, with windowed attention and global tokens."""
 
-    model_types = ("longformer",)
     base: ClassVar = merged(Roberta.base, {"layer.attention.type": "longformer"})
     heads: ClassVar = heads_of("Longformer")
     settings = Roberta.settings
@@ -343,7 +336,6 @@ def windows_of(config: ConfigJson, count: int) -> list[Tree]:
 class EsmC(Llama):
     """ESM C (EvolutionaryScale 2024): a bidirectional Llama with layer norms and a scale for each depth."""
 
-    model_types = ("esmc",)
     base: ClassVar = {
         **merged(
             Llama.base,

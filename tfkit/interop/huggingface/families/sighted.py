@@ -64,7 +64,6 @@ class Sectioned(Llama):
 class Qwen2VLText(Sectioned, Qwen2):
     """Qwen2-VL's language model (2024): Qwen 2."""
 
-    model_types = ("qwen2_vl_text",)
     heads = text_model_of("Qwen2VL")
     settings = amended(Qwen2.settings, num_key_value_heads=8, rms_norm_eps=1e-5)
     rope, recent = Rope(theta=1000000.0), True
@@ -74,7 +73,6 @@ class Qwen2VLText(Sectioned, Qwen2):
 class Qwen25VLText(Qwen2VLText):
     """Qwen2.5-VL's language model (2025): Qwen 2."""
 
-    model_types = ("qwen2_5_vl_text",)
     heads = text_model_of("Qwen2_5_VL")
 
 
@@ -82,7 +80,6 @@ class Qwen25VLText(Qwen2VLText):
 class Qwen3VLText(Sectioned):
     """Qwen3-VL's language model (2025): Qwen 3."""
 
-    model_types = ("qwen3_vl_text",)
     base = Qwen3.base
     heads = text_model_of("Qwen3VL")
     settings = amended(
@@ -95,7 +92,6 @@ class Qwen3VLText(Sectioned):
 class Glm4VText(Sectioned, Glm4):
     """GLM-4.1V's language model (2025): GLM-4-0414."""
 
-    model_types = ("glm4v_text",)
     base = merged(Glm4.base, {"layer.attention.bias": ["query", "key", "value"]})
     heads = text_model_of("Glm4v")
     settings = amended(
@@ -108,7 +104,6 @@ class Glm4VText(Sectioned, Glm4):
 class Glm4VMoeText(Sectioned, Glm4Moe):
     """GLM-4.5V's language model (2025): GLM-4.5."""
 
-    model_types = ("glm4v_moe_text",)
     heads = text_model_of("Glm4vMoe")
     settings = amended(Glm4Moe.settings, without=("use_qk_norm",), max_position_embeddings=65536, attention_bias=True)
     rules = (
@@ -122,7 +117,6 @@ class Glm4VMoeText(Sectioned, Glm4Moe):
 class Qwen3VLMoeText(Sectioned, Qwen3Moe):
     """Qwen3-VL-MoE's language model (2025): Qwen3-MoE with normalized weights."""
 
-    model_types = ("qwen3_vl_moe_text",)
     base = merged(Qwen3Moe.base, {"layer.feedforward.router.normalized": True})
     heads = text_model_of("Qwen3VLMoe")
     settings = amended(Qwen3Moe.settings, without=("norm_topk_prob",), max_position_embeddings=128000)
@@ -135,7 +129,6 @@ class Qwen3VLMoeText(Sectioned, Qwen3Moe):
 class HunYuanVLText(Sectioned, HunYuanDense):
     """HunyuanOCR's language model (Tencent 2025): Hunyuan, dense."""
 
-    model_types = ("hunyuan_vl_text",)
     heads = text_model_of("HunYuanVL")
     recent = True
 
@@ -144,7 +137,6 @@ class HunYuanVLText(Sectioned, HunYuanDense):
 class GraniteDoclingText(Granite):
     """Granite Docling's language model (IBM 2026): Granite."""
 
-    model_types = ("granite_docling_text",)
     heads = text_model_of("GraniteDocling")
     settings = amended(
         Granite.settings,
@@ -162,7 +154,6 @@ class GraniteDoclingText(Granite):
 class CohereCompassText(ByType, Cohere2):
     """North Micro Vision's language model (Cohere 2026): Cohere 2 with a rotation, or none, for each type of layer."""
 
-    model_types = ("cohere_compass_text",)
     heads = {**text_model_of("CohereCompass"), "CohereCompassForCausalLM": {"head": {"type": "language_model"}}}
     head_settings = (Setting("logit_scale", "head.scale", None),)
     rope, local, period, recent = Rope(), Rope(), (FULL,), True

@@ -85,7 +85,6 @@ def known_types(types: Sequence[str], *known: str) -> list[str]:
 class Mamba2Family(MambaFamily):
     """Mamba-2 (Dao and Gu 2024): state spaces with one decay per head in every layer, no attention, no positions."""
 
-    model_types = ("mamba2",)
     base: ClassVar[ModelSection] = merged(MambaFamily.base, {"layer.mixer.type": "mamba2"})
     heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Mamba2")
     settings = amended(
@@ -164,7 +163,6 @@ class Scanning(Mixing):
 class Bamba(Scanning):
     """Bamba (IBM 2024): Mamba-2 in most layers, attention with half-rotated heads in a few, feed-forwards in all."""
 
-    model_types = ("bamba",)
     heads = heads_of("Bamba")
     settings = amended(
         Llama.settings, without=("head_dim",), max_position_embeddings=262144, num_key_value_heads=8, rms_norm_eps=1e-5
@@ -194,7 +192,6 @@ class Bamba(Scanning):
 class GraniteMoeHybrid(Scanning, GraniteMoeShared):
     """Granite 4 (IBM 2025): Granite's factors, Mamba-2 in most layers, a shared expert with or without others."""
 
-    model_types = ("granitemoehybrid",)
     base = merged(GraniteMoeShared.base, {"position": None})
     heads = heads_of("GraniteMoeHybrid")
     rules = (
@@ -266,7 +263,6 @@ def at_mixer(**names: str) -> tuple[Rule, ...]:
 class NemotronH(Scanning):
     """Nemotron-H (NVIDIA 2025): layers of a single sublayer: Mamba-2, attention, squared ReLU or experts of it."""
 
-    model_types = ("nemotron_h",)
     base = merged(Llama.base, {"position": None, "layer.feedforward": {"type": "mlp", "bias": False}})
     heads = heads_of("NemotronH")
     settings = amended(

@@ -61,7 +61,6 @@ ENDS = (
 class T5(Family):
     """T5: RMS norms, no biases, relative position buckets; version 1.1: a gated feed-forward, an untied output."""
 
-    model_types = ("t5",)
     varying: ClassVar = ("layer.feedforward",)
     base: ClassVar = {
         "type": "encoder_decoder",
@@ -171,7 +170,6 @@ class T5(Family):
 class MT5(T5):
     """mT5: multilingual T5 1.1."""
 
-    model_types = ("mt5",)
     heads: ClassVar = {name.replace("T5", "MT5"): over for name, over in T5.heads.items()}
     settings = T5.settings
     projection = GATED_GELU
@@ -189,7 +187,6 @@ class MT5(T5):
 class UMT5(MT5):
     """umT5: mT5 with separate position buckets in each layer."""
 
-    model_types = ("umt5",)
     base: ClassVar = merged({**T5.base, "position": "none"}, {"layer.position.type": "t5_bias"})
     heads: ClassVar = {name.replace("T5", "UMT5"): over for name, over in T5.heads.items()}
     settings = amended(

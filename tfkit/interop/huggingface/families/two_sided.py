@@ -35,7 +35,6 @@ class TwoSided(Llama):
 class UltraBert(TwoSided, ByType, EuroBert):
     """UltraBERT (2026): EuroBERT with windows in two of three layers and two dense layers before the output."""
 
-    model_types = ("ultrabert",)
     heads = {
         "UltrabertForMaskedLM": {"head": {"type": "masked_lm", "activation": "gelu_tanh", "norm": None, "bias": False}},
         "UltrabertModel": {"head": "none"},
@@ -70,7 +69,6 @@ TAGS = 33  # number of classes if config.json does not state it
 class OpenAIPrivacyFilter(TwoSided, GptOss):
     """OpenAI's privacy filter (2026): an encoder with GPT-OSS's layers, which tags personal data."""
 
-    model_types = ("openai_privacy_filter",)
     base = merged(GptOss.base, {"type": "encoder"})
     heads = {
         "OpenAIPrivacyFilterForTokenClassification": {"head": {"type": "token_classifier"}},

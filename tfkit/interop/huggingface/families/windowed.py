@@ -51,7 +51,6 @@ SMALL = (
 class Mellum(ByType, FirstDense):
     """Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in listed layers, and a rotation for each type of layer."""
 
-    model_types = ("mellum",)
     base = merged(BASE, {"layer.attention": {"qk_norm": True}})
     heads = heads_of("Mellum")
     settings = SMALL
@@ -63,7 +62,6 @@ class Mellum(ByType, FirstDense):
 class Flint(LocalTurns, QwenMoe):
     """Flint (RecursiveSI 2026): rotation in windowed layers only, sinks, unbiased sigmoid scores, a shared expert."""
 
-    model_types = ("flint",)
     base = merged(
         BASE,
         {
@@ -101,7 +99,6 @@ class Flint(LocalTurns, QwenMoe):
 class Laguna(ByType, FirstDense):
     """Laguna (Poolside 2026): a softplus gate for each head; numbers of heads, windows and dense layers are listed."""
 
-    model_types = ("laguna",)
     base = merged(
         BASE,
         {
@@ -192,7 +189,6 @@ class ThetaByLayer(Llama):
 class GraniteSwa(ThetaByLayer, Granite):
     """Granite Swash (IBM 2026): Granite with sinks, windows in three of four layers, a rotary theta for each layer."""
 
-    model_types = ("granite_swa",)
     base = merged(Granite.base, {"layer.attention": {"sinks": True}})
     heads = heads_of("GraniteSWA")
     settings = amended(Granite.settings, max_position_embeddings=8192, num_key_value_heads=4, rms_norm_eps=1e-5)
@@ -204,7 +200,6 @@ class GraniteSwa(ThetaByLayer, Granite):
 class GraniteMoeSwa(ThetaByLayer, GraniteMoeShared):
     """Granite Swash with experts: GraniteMoeShared with sinks, windows and a rotary theta for each layer."""
 
-    model_types = ("granitemoe_swa",)
     base = merged(GraniteMoeShared.base, {"layer.attention": {"sinks": True}})
     heads = heads_of("GraniteMoeSWA")
     rules = (*ENDS, *NORMS, *ATTENTION, *IN_MEMORY, *SHARED_RULES, SINKS)
@@ -222,7 +217,6 @@ PROPORTIONAL = {
 class Lfm3(ByType, Short):
     """LFM3 (Liquid AI 2026): LFM2 with windows in some layers, gated heads and norms around sublayers."""
 
-    model_types = ("lfm3",)
     varying = ("layer.attention", "layer.residual")
     base = Lfm2.base
     heads = heads_of("Lfm3")
