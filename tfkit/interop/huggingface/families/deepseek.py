@@ -12,6 +12,7 @@ from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gemma import every
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    BIASES,
     CHECKPOINT,
     ENDS,
     GATED,
@@ -20,7 +21,7 @@ from tfkit.interop.huggingface.families.llama import (
     Llama,
     LocalTurns,
     heads_of,
-    norm_rules,
+    sandwich_rules,
 )
 from tfkit.interop.huggingface.families.mixtral import (
     BASE,
@@ -201,7 +202,7 @@ class Glm4Moe(Grouped):
     settings = (
         *amended(
             SHELL,
-            Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
+            Setting("attention_bias", "layer.attention.bias", False, BIASES),
             rms_norm_eps=1e-5,
         ),
         *(*ROUTED, *GROUPS, NORMALIZED, Switch("use_qk_norm", "layer.attention.qk_norm", False)),
@@ -358,23 +359,16 @@ class Afmoe(LocalTurns, Sparse):
     base = merged(
         HEAD_NORMS,
         {
-            "layer": {
-                "residual": {"type": "sandwich"},
-                "attention": {"gate": {"over": "channel"}},
-                "feedforward": {"router": {"normalized": True}},
-            }
+            "layer.residual.type": "sandwich",
+            "layer.attention.gate": {"over": "channel"},
+            "layer.feedforward.router.normalized": True,
         },
     )
     heads = heads_of("Afmoe")
     settings = (*SHELL, *expert_settings(), Setting("route_scale", "layer.feedforward.router.scale", 1.0))
     rules = (
         *(*ENDS, *ATTENTION, *GATED, *expert_rules(router="router.gate"), *shared_rules()),
-        *norm_rules(
-            attention_norm="input_layernorm",
-            attention_output_norm="post_attention_layernorm",
-            feedforward_norm="pre_mlp_layernorm",
-            feedforward_output_norm="post_mlp_layernorm",
-        ),
+        *sandwich_rules("post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),
         Rule(f"{CHECKPOINT}.self_attn.gate_proj.{{kind}}", f"{LAYER}.attention.gate.projection.{{kind}}"),
         Rule(f"{CHECKPOINT}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
     )

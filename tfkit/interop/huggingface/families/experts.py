@@ -19,9 +19,10 @@ from tfkit.interop.huggingface.families.deepseek import (
     Grouped,
     LatentExperts,
 )
-from tfkit.interop.huggingface.families.gemma import BIASES, Cohere, Cohere2, every
+from tfkit.interop.huggingface.families.gemma import Cohere, Cohere2, every
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    BIASES,
     CHECKPOINT,
     ENDS,
     GATED,
@@ -30,7 +31,7 @@ from tfkit.interop.huggingface.families.llama import (
     ByType,
     LocalTurns,
     heads_of,
-    norm_rules,
+    sandwich_rules,
 )
 from tfkit.interop.huggingface.families.mistral import Growing
 from tfkit.interop.huggingface.families.mixtral import (
@@ -154,10 +155,8 @@ class Kolibri1(LocalTurns, Sparse):
     base = merged(
         HEAD_NORMS,
         {
-            "layer": {
-                "residual": {"type": "sandwich"},
-                "feedforward": {"router": {"selection": "logits"}, "shared_expert": {"type": "glu"}},
-            }
+            "layer.residual.type": "sandwich",
+            "layer.feedforward": {"router": {"selection": "logits"}, "shared_expert": {"type": "glu"}},
         },
     )
     heads = heads_of("Kolibri1")
@@ -170,12 +169,7 @@ class Kolibri1(LocalTurns, Sparse):
     )
     rules = (
         *(*ENDS, *ATTENTION, *expert_rules(), *shared_rules()),
-        *norm_rules(
-            attention_norm="input_layernorm",
-            attention_output_norm="post_attn_norm",
-            feedforward_norm="post_attention_layernorm",
-            feedforward_output_norm="post_ffn_norm",
-        ),
+        *sandwich_rules("post_attn_norm", "post_attention_layernorm", "post_ffn_norm"),
         Rule(f"{CHECKPOINT}.moe.router.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
         *read_only(*Glm4.rules, *selection_rules("mlp.gate")),  # names in memory
     )

@@ -6,6 +6,7 @@ from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
+    BIASES,
     CHECKPOINT,
     ENDS,
     GATED,
@@ -45,7 +46,7 @@ class Helium(Llama):
     heads = heads_of("Helium")
     settings = amended(
         Llama.settings,
-        Setting("attention_bias", "layer.attention.bias", False, {True: ["query", "key", "value"], False: False}),
+        Setting("attention_bias", "layer.attention.bias", False, BIASES),
         max_position_embeddings=4096,
         num_key_value_heads=20,
         head_dim=128,
@@ -149,15 +150,8 @@ class NanoChat(Llama):
     """nanochat (Karpathy 2025): norms without weights, also of embeddings, queries and keys; clockwise rotation."""
 
     base = merged(
-        Llama.base,
-        {
-            "embedding": {"norm": True},
-            "layer": {
-                "norm": {"affine": False},
-                "attention": {"qk_norm": True, "qk_norm_at": "rotated"},
-                "feedforward": {"type": "mlp", "bias": False},
-            },
-        },
+        HunYuanDense.base,
+        {"embedding.norm": True, "layer.norm.affine": False, "layer.feedforward": {"type": "mlp", "bias": False}},
     )
     heads = heads_of("NanoChat")
     settings = amended(Llama.settings, without=("head_dim", "mlp_bias"), hidden_act="relu2")

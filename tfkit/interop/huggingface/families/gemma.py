@@ -11,6 +11,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    BIASES,
     CHECKPOINT,
     ENDS,
     GATED,
@@ -22,6 +23,7 @@ from tfkit.interop.huggingface.families.llama import (
     head_width,
     heads_of,
     norm_rules,
+    sandwich_rules,
 )
 from tfkit.interop.huggingface.family import Family, merged, override, value_of
 from tfkit.interop.huggingface.settings import (
@@ -51,8 +53,9 @@ class Gemma(Llama):
     base = merged(
         Llama.base,
         {
-            "embedding": {"scale": "sqrt_d_model"},
-            "layer": {"norm": {"weight_offset": 1.0}, "feedforward": {"activation": "gelu_tanh"}},
+            "embedding.scale": "sqrt_d_model",
+            "layer.norm.weight_offset": 1.0,
+            "layer.feedforward.activation": "gelu_tanh",
         },
     )
     heads = heads_of("Gemma")
@@ -85,12 +88,7 @@ class Gemma2(Gemma):
     head_settings = (Setting("final_logit_softcapping", "head.softcap", 30.0),)
     rules = (
         *ENDS,
-        *norm_rules(
-            attention_norm="input_layernorm",
-            attention_output_norm="post_attention_layernorm",
-            feedforward_norm="pre_feedforward_layernorm",
-            feedforward_output_norm="post_feedforward_layernorm",
-        ),
+        *sandwich_rules("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
         *ATTENTION,
         *GATED,
     )
@@ -224,13 +222,7 @@ def _scaled(layer: Tree, factor: float) -> Tree:
 class Cohere(Llama):
     """Command R: parallel attention and feed-forward after one bias-free norm, interleaved rotation, scaled logits."""
 
-    base = merged(
-        Llama.base,
-        {
-            "embedding": {"type": "tokens"},
-            "layer": {"residual": {"type": "parallel"}, "norm": {"type": "layer_norm", "bias": False}},
-        },
-    )
+    base = merged(Llama.base, {"layer.residual.type": "parallel", "layer.norm": {"type": "layer_norm", "bias": False}})
     heads = heads_of("Cohere")
     settings = amended(
         Llama.settings,
@@ -299,7 +291,6 @@ def each_head(model: Tree) -> None:
 
 JOINED = ("", "(number dim) -> number dim")  # norm weights of all heads in one tensor
 PARALLEL = Rule(f"{CHECKPOINT}.input_layernorm.{{kind}}", f"{LAYER}.norm.{{kind}}")
-BIASES = {True: ["query", "key", "value"], False: False}
 
 
 @register("family", "stablelm")

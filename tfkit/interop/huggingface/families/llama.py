@@ -26,6 +26,7 @@ from tfkit.interop.huggingface.settings import (
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "decoder.layers.{layer}", "layers.{layer}"
+BIASES = {True: ["query", "key", "value"], False: False}  # values of a flag that does not concern the output
 
 
 def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k_norm")) -> tuple[Rule, ...]:
@@ -50,6 +51,16 @@ def norm_rules(**names: str) -> tuple[Rule, ...]:
     """Return the rules for a layer's norms. `names`: tfkit name = checkpoint name."""
     return tuple(
         Rule(f"{CHECKPOINT}.{checkpoint}.{{kind}}", f"{LAYER}.{own}.{{kind}}") for own, checkpoint in names.items()
+    )
+
+
+def sandwich_rules(attention_output: str, feedforward: str, feedforward_output: str) -> tuple[Rule, ...]:
+    """Return the rules for norms before and after each sublayer, named by the arguments; the first: input_layernorm."""
+    return norm_rules(
+        attention_norm="input_layernorm",
+        attention_output_norm=attention_output,
+        feedforward_norm=feedforward,
+        feedforward_output_norm=feedforward_output,
     )
 
 

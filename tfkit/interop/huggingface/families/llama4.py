@@ -107,10 +107,8 @@ class HunyuanMoe(Sparse):
     base = merged(
         BASE,
         {
-            "layer": {
-                "attention": {"qk_norm": True, "qk_norm_at": "rotated"},
-                "feedforward": {"router": {"normalized": True}, "num_shared": 1},
-            }
+            "layer.attention": {"qk_norm": True, "qk_norm_at": "rotated"},
+            "layer.feedforward": {"router": {"normalized": True}, "num_shared": 1},
         },
     )
     heads = heads_of("HunYuanMoEV1")
@@ -223,13 +221,9 @@ class GptOss(Sparse):
     base = merged(
         BASE,
         {
-            "layer": {
-                "attention": {"sinks": True},
-                "feedforward": {
-                    "expert": {"bias": True, "activation": "quick_gelu", "up_offset": 1.0},
-                    "router": {"over": "chosen", "bias": True},
-                },
-            }
+            "layer.attention.sinks": True,
+            "layer.feedforward.expert": {"bias": True, "activation": "quick_gelu", "up_offset": 1.0},
+            "layer.feedforward.router": {"over": "chosen", "bias": True},
         },
     )
     heads = heads_of("GptOss")

@@ -19,6 +19,7 @@ from tfkit.interop.huggingface.families.llama import (
     head_width,
     heads_of,
     norm_rules,
+    sandwich_rules,
 )
 from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Factor, Power, Rope, Setting, amended, first
@@ -109,7 +110,7 @@ class Olmo2(Llama):
 
     base = merged(
         Llama.base,
-        {"layer": {"residual": {"type": "branch_norm"}, "attention": {"qk_norm": True, "qk_norm_at": "width"}}},
+        {"layer.residual.type": "branch_norm", "layer.attention": {"qk_norm": True, "qk_norm_at": "width"}},
     )
     heads = heads_of("Olmo2")
     settings = amended(SETTINGS, rms_norm_eps=1e-5)
@@ -196,12 +197,7 @@ class HyperClovaX(Granite):
     head_settings = (Factor("logits_scaling", "head.scale", 1.0),)
     rules = (
         *(rule for rule in Llama.rules if rule not in NORMS),
-        *norm_rules(
-            attention_norm="input_layernorm",
-            attention_output_norm="post_norm1",
-            feedforward_norm="post_attention_layernorm",
-            feedforward_output_norm="post_norm2",
-        ),
+        *sandwich_rules("post_norm1", "post_attention_layernorm", "post_norm2"),
     )
 
     @classmethod

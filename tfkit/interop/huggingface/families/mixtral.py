@@ -10,6 +10,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    BIASES,
     CHECKPOINT,
     ENDS,
     GATED,
@@ -238,7 +239,7 @@ class Qwen2Moe(QwenMoe):
     settings = (
         *amended(
             SHELL,
-            Setting("qkv_bias", "layer.attention.bias", True, {True: ["query", "key", "value"], False: False}),
+            Setting("qkv_bias", "layer.attention.bias", True, BIASES),
             without=("head_dim", "attention_bias"),
         ),
         *expert_settings(),
@@ -289,15 +290,7 @@ class FlexOlmo(Olmoe):
 class MiniMaxM2(Sparse):
     """MiniMax-M2: sigmoid scores with a selection bias, partial rotary positions, norms over all heads."""
 
-    base = merged(
-        BASE,
-        {
-            "layer": {
-                "attention": {"qk_norm": True, "qk_norm_at": "width"},
-                "feedforward": merged(SIGMOID, {"router.normalized": True}),
-            }
-        },
-    )
+    base = merged(Olmoe.base, {"layer.feedforward": SIGMOID, "layer.feedforward.router.normalized": True})
     heads = heads_of("MiniMaxM2")
     settings = (
         *amended(SHELL, without=("attention_bias",)),

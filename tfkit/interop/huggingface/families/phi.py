@@ -10,9 +10,11 @@ from torch import Tensor
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import Tree
 from tfkit.core.registry import register
+from tfkit.interop.huggingface.families.gemma import TANH
 from tfkit.interop.huggingface.families.gpt_neo import GROUPED
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
+    BIASES,
     CHECKPOINT,
     ENDS,
     LAYER,
@@ -24,11 +26,13 @@ from tfkit.interop.huggingface.families.llama import (
     feedforward_rules,
     heads_of,
     norm_rules,
+    sandwich_rules,
 )
 from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ACTIVATIONS, SLIDING, Rope, Setting, Switch, amended
 from tfkit.interop.huggingface.tensors import Rule
 
+BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
 DROPOUTS = (
@@ -71,21 +75,14 @@ class Phi3(Llama):
             config |= {"rope_scaling": older} if same else {"rope_scaling": None, "transformers_version": "5.0.0"}
 
 
+BIASED = merged(BASE, {"layer.norm.type": "layer_norm", "layer.attention.bias": True, "layer.feedforward.bias": True})
+
+
 @register("family", "phi")
 class Phi(Llama):
     """Phi 1 and 2: parallel attention and feed-forward after one norm, all biases, rotation of half of each head."""
 
-    base = merged(
-        Llama.base,
-        {
-            "layer": {
-                "residual": {"type": "parallel"},
-                "norm": {"type": "layer_norm"},
-                "attention": {"bias": True},
-                "feedforward": {"type": "mlp", "bias": True},
-            }
-        },
-    )
+    base = merged(BIASED, {"layer.residual.type": "parallel"})
     heads = {"PhiForCausalLM": {"head": {"type": "language_model", "bias": True}}, "PhiModel": {"head": "none"}}
     settings = amended(
         Llama.settings,
@@ -108,16 +105,7 @@ class Phi(Llama):
 class Persimmon(Llama):
     """Persimmon (Adept 2023): layer norms, also of queries and keys, squared ReLU, rotation of half of each head."""
 
-    base = merged(
-        Llama.base,
-        {
-            "layer": {
-                "norm": {"type": "layer_norm"},
-                "attention": {"bias": True},
-                "feedforward": {"type": "mlp", "bias": True},
-            }
-        },
-    )
+    base = BIASED
     heads = heads_of("Persimmon")
     settings = amended(
         Llama.settings,
@@ -136,7 +124,6 @@ class Persimmon(Llama):
     rope = Rope(fraction=0.5, partial=True)
 
 
-BIASES = {True: ["query", "key", "value"], False: False}
 FEEDFORWARD = (Rule(f"{CHECKPOINT}.mlp.gate_up_proj.{{kind}}", GATE_UP), *feedforward_rules(down="down_proj"))
 
 
@@ -166,19 +153,12 @@ class Glm4(Glm):
     heads = heads_of("Glm4")
     rules = (
         *ENDS,
-        *norm_rules(
-            attention_norm="input_layernorm",
-            attention_output_norm="post_self_attn_layernorm",
-            feedforward_norm="post_attention_layernorm",
-            feedforward_output_norm="post_mlp_layernorm",
-        ),
+        *sandwich_rules("post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
         *ATTENTION,
         *FEEDFORWARD,
     )
 
 
-BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
-TANH = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}  # if a value has several names, export writes the first
 SQUARED = Setting("hidden_act", "layer.feedforward.activation", "relu2", ACTIVATIONS)
 RULES = (*ENDS, *NORMS, *ATTENTION, *PLAIN)
 

@@ -340,10 +340,8 @@ class EsmC(Llama):
         **merged(
             Llama.base,
             {
-                "layer": {
-                    "norm": {"type": "layer_norm", "eps": 1e-5},
-                    "attention": {"qk_norm": {"type": "layer_norm", "bias": False}, "qk_norm_at": "width"},
-                }
+                "layer.norm": {"type": "layer_norm", "eps": 1e-5},
+                "layer.attention": {"qk_norm": {"type": "layer_norm", "bias": False}, "qk_norm_at": "width"},
             },
         ),
         "type": "encoder",

@@ -65,10 +65,8 @@ class Flint(LocalTurns, QwenMoe):
     base = merged(
         BASE,
         {
-            "layer": {
-                "attention": {"qk_norm": True, "sinks": True},
-                "feedforward": {"router": {"type": "sigmoid"}, "shared_expert": {"type": "glu"}},
-            }
+            "layer.attention": {"qk_norm": True, "sinks": True},
+            "layer.feedforward": {"router": {"type": "sigmoid"}, "shared_expert": {"type": "glu"}},
         },
     )
     heads = heads_of("Flint")
@@ -102,10 +100,11 @@ class Laguna(ByType, FirstDense):
     base = merged(
         BASE,
         {
-            "layer": {
-                "attention": {"qk_norm": True, "gate": {"over": "head", "activation": "softplus"}},
-                "feedforward": {"router": {**SIGMOID["router"], "normalized": True}, "shared_expert": {"type": "glu"}},
-            }
+            "layer.attention": {"qk_norm": True, "gate": {"over": "head", "activation": "softplus"}},
+            "layer.feedforward": {
+                "router": {**SIGMOID["router"], "normalized": True},
+                "shared_expert": {"type": "glu"},
+            },
         },
     )
     heads = heads_of("Laguna")
