@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from tfkit.core.bounds import ModelSection, PositionEntry, Tree
@@ -29,7 +28,6 @@ from tfkit.interop.huggingface.families.mixtral import (
     SHELL,
     SIGMOID,
     FirstDense,
-    Sparse,
     expert_rules,
     expert_settings,
     selection_rules,
@@ -98,7 +96,10 @@ class LatentShell(Llama):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        write_latent(config, model)
+        config["attention_bias"] = bool(value_of(model, "layer.attention.bias"))
+        config["num_key_value_heads"] = config["num_attention_heads"]
+        config["q_lora_rank"] = value_of(model, "layer.attention.query_rank")
+        config["v_head_dim"] = config["v_head_dim"] or config["qk_nope_head_dim"]
 
     @classmethod
     def write_positions(cls, config: Tree, layers: Any) -> None:
@@ -107,14 +108,6 @@ class LatentShell(Llama):
             config["rope_interleave"] = position["layout"] == "interleaved"
             position = {**position, "layout": cls.rope.layout}
         config["rope_parameters"] = cls.rope.write(position, config)
-
-
-def write_latent(config: Tree, model: ModelSection) -> None:
-    """Write the config keys of latent attention that `settings` cannot express."""
-    config["attention_bias"] = bool(value_of(model, "layer.attention.bias"))
-    config["num_key_value_heads"] = config["num_attention_heads"]
-    config["q_lora_rank"] = value_of(model, "layer.attention.query_rank")
-    config["v_head_dim"] = config["v_head_dim"] or config["qk_nope_head_dim"]
 
 
 class Grouped(FirstDense):
@@ -353,7 +346,7 @@ class ExaoneMoe(LocalTurns, Grouped):
 
 
 @register("family", "afmoe")
-class Afmoe(LocalTurns, Sparse):
+class Afmoe(LocalTurns, FirstDense):
     """Trinity (Arcee 2025): gated head outputs, norms before and after each sublayer."""
 
     base = merged(
@@ -372,19 +365,11 @@ class Afmoe(LocalTurns, Sparse):
         Rule(f"{CHECKPOINT}.self_attn.gate_proj.{{kind}}", f"{LAYER}.attention.gate.projection.{{kind}}"),
         Rule(f"{CHECKPOINT}.mlp.expert_bias", f"{FEEDFORWARD}.router.selection_bias"),
     )
-    window, shared_key = 1024, "num_shared_experts"
+    window, dense_layers, first_key, shared_key = 1024, 1, "num_dense_layers", "num_shared_experts"
 
     @classmethod
     def period_of(cls, config: ConfigJson) -> tuple[str, ...]:
         return (SLIDING,) * (int(config.get("global_attn_every_n_layers", 4)) - 1) + (FULL,)
-
-    @classmethod
-    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
-        return layer < int(config.get("num_dense_layers", 1))
-
-    @classmethod
-    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
-        config["num_dense_layers"] = list(dense).index(False) if False in dense else len(dense)
 
     @classmethod
     def to_recipe(cls, model: Tree, config: ConfigJson) -> None:

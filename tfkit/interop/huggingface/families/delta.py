@@ -30,7 +30,7 @@ from tfkit.interop.huggingface.families.llama import (
     norm_rules,
 )
 from tfkit.interop.huggingface.families.mistral import Olmo2
-from tfkit.interop.huggingface.families.mixers import MIXER, Mixing, known_types
+from tfkit.interop.huggingface.families.mixers import MIXER, Mixing, Unplaced, known_types
 from tfkit.interop.huggingface.families.mixtral import (
     BASE,
     NORMALIZED,
@@ -290,7 +290,7 @@ MOVED = tuple(replace(rule, checkpoint=str(rule.checkpoint).replace(".mlp.", f".
 
 
 @register("family", "kimi_linear")
-class KimiLinear(DeltaHybrid, LatentExperts):
+class KimiLinear(Unplaced, DeltaHybrid, LatentExperts):
     """Kimi Linear (Moonshot AI 2025): a decay per channel in three of four layers, latent attention, no positions."""
 
     base = merged(DeepseekV3.base, {"position": None})
@@ -333,14 +333,6 @@ class KimiLinear(DeltaHybrid, LatentExperts):
         attending = range(5, count + 1, 4) if listed is None else listed
         usual = [FULL if layer + 1 in attending else cls.mixed for layer in range(count)]
         return known_types(config.get("layer_types") or usual, FULL, cls.mixed)
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> None:
-        return None
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Write nothing: no layer has positions."""
 
     @classmethod
     def is_grouped(cls, config: ConfigJson) -> bool:

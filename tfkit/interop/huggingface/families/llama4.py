@@ -19,17 +19,17 @@ from tfkit.interop.huggingface.families.llama import (
     attention_rules,
     heads_of,
 )
-from tfkit.interop.huggingface.families.mistral import MULTIPLIERS, Granite, write_scale
+from tfkit.interop.huggingface.families.mistral import MULTIPLIERS, Granite
 from tfkit.interop.huggingface.families.mixtral import (
-    APART,
     BASE,
     FEEDFORWARD,
+    NO_JITTER,
     SHELL,
     STACKS,
-    TOGETHER,
     Sparse,
     expert_rules,
     expert_settings,
+    gate_up_rule,
     shared_rules,
 )
 from tfkit.interop.huggingface.family import merged, override, value_of
@@ -37,12 +37,11 @@ from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed,
 from tfkit.interop.huggingface.tensors import Rule, read_only, spellings
 
 BLOCK = f"{CHECKPOINT}.block_sparse_moe"
-BOTH = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
 SHARED = f"{FEEDFORWARD}.shared_expert"
 # names of GraniteMoe's tensors in memory
 IN_MEMORY = (
     Rule(f"{BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
-    Rule(f"{BLOCK}.experts.gate_up_proj", BOTH, TOGETHER, APART, axes={"slot": 2}),
+    gate_up_rule(f"{BLOCK}.experts.gate_up_proj"),
     Rule(f"{BLOCK}.experts.down_proj", f"{STACKS}.down.weight"),
 )
 SHARED_RULES = (
@@ -52,7 +51,7 @@ SHARED_RULES = (
 
 
 @register("family", "granitemoe")
-class GraniteMoe(Sparse):
+class GraniteMoe(Granite, Sparse):
     """Granite with experts: Granite's factors, a softmax over the selected experts."""
 
     base = merged(BASE, {"layer.feedforward.router.over": "chosen"})
@@ -61,19 +60,13 @@ class GraniteMoe(Sparse):
         *amended(SHELL, *MULTIPLIERS, without=("head_dim",)),
         *expert_settings("num_local_experts", d_ff="intermediate_size"),
     )
-    head_settings = Granite.head_settings
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
         Rule(f"{BLOCK}.router.layer.weight", f"{FEEDFORWARD}.router.projection.weight"),
-        Rule(f"{BLOCK}.input_linear.weight", BOTH, TOGETHER, APART, axes={"slot": 2}),
+        gate_up_rule(f"{BLOCK}.input_linear.weight"),
         Rule(f"{BLOCK}.output_linear.weight", f"{STACKS}.down.weight"),
         *read_only(*IN_MEMORY),
     )
-
-    @classmethod
-    def to_config(cls, config: Tree, model: ModelSection) -> None:
-        super().to_config(config, model)
-        write_scale(config, model)
 
 
 @register("family", "granitemoeshared")
@@ -95,9 +88,9 @@ class GraniteMoeShared(GraniteMoe):
         config["shared_intermediate_size"] = look(value_of(model, "layer.feedforward.shared_expert") or {}, "d_ff", 0)
 
 
-GATE_UP = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
-SLOTS, TWO = "slot expert inner width", {"slot": 2}
 UNSTACKED = "1 expert -> expert"
+TRANSPOSED = "expert inner out -> expert out inner"
+TRANSPOSED_GATE_UP = "expert width (slot inner) -> slot expert inner width"
 
 
 @register("family", "hunyuan_v1_moe")
@@ -193,21 +186,13 @@ class AriaText(Sparse):
         Rule(f"{CHECKPOINT}.mlp.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
         *spellings(
             *(
-                Rule(
-                    f"{CHECKPOINT}.mlp.experts.{name}",
-                    GATE_UP,
-                    "expert width (slot inner) -> " + SLOTS,
-                    APART,
-                    axes=TWO,
-                )
+                gate_up_rule(f"{CHECKPOINT}.mlp.experts.{name}", TRANSPOSED_GATE_UP)
                 for name in ("fc1.weight", "gate_up_proj")
             )
         ),
         *spellings(
             *(
-                Rule(
-                    f"{CHECKPOINT}.mlp.experts.{name}", f"{STACKS}.down.weight", "expert inner out -> expert out inner"
-                )
+                Rule(f"{CHECKPOINT}.mlp.experts.{name}", f"{STACKS}.down.weight", TRANSPOSED)
                 for name in ("fc2.weight", "down_proj")
             )
         ),
@@ -239,13 +224,7 @@ class GptOss(Sparse):
         *(*ENDS, *NORMS, *ATTENTION),
         Rule(f"{CHECKPOINT}.self_attn.sinks", f"{LAYER}.attention.sinks"),
         Rule(f"{CHECKPOINT}.mlp.router.{{kind}}", f"{FEEDFORWARD}.router.projection.{{kind}}"),
-        Rule(
-            f"{CHECKPOINT}.mlp.experts.gate_up_proj",
-            (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
-            "expert width (inner slot) -> slot expert inner width",
-            APART,
-            axes={"slot": 2},
-        ),
+        gate_up_rule(f"{CHECKPOINT}.mlp.experts.gate_up_proj", "expert width (inner slot) -> slot expert inner width"),
         Rule(
             f"{CHECKPOINT}.mlp.experts.gate_up_proj_bias",
             (f"{STACKS}.gate.bias", f"{STACKS}.up.bias"),
@@ -253,7 +232,7 @@ class GptOss(Sparse):
             "expert inner -> 1 expert inner",
             axes={"slot": 2},
         ),
-        Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
+        Rule(f"{CHECKPOINT}.mlp.experts.down_proj", f"{STACKS}.down.weight", TRANSPOSED),
         Rule(f"{CHECKPOINT}.mlp.experts.down_proj_bias", f"{STACKS}.down.bias"),
     )
     rope = Rope(theta=150000.0)
@@ -275,7 +254,7 @@ class Llama4(Sparse):
     base = merged(BASE, {"layer.feedforward": {"router": {"type": "sigmoid"}, "weigh": "input", "num_shared": 1}})
     heads = heads_of("Llama4")
     settings = (*SHELL, *expert_settings("num_local_experts", d_ff="intermediate_size"))
-    fixed = (Fixed("router_jitter_noise", (0.0, 0, None)),)
+    fixed = (NO_JITTER,)
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
         *(Rule(f"{LLAMA4_BLOCK}.{part}_proj.weight", f"{FEEDFORWARD}.{part}.weight") for part in PARTS),
@@ -284,14 +263,8 @@ class Llama4(Sparse):
             for part in PARTS
         ),
         Rule(f"{LLAMA4_BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
-        Rule(
-            f"{LLAMA4_BLOCK}.experts.gate_up_proj",
-            (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"),
-            "expert width (slot inner) -> slot expert inner width",
-            APART,
-            axes={"slot": 2},
-        ),
-        Rule(f"{LLAMA4_BLOCK}.experts.down_proj", f"{STACKS}.down.weight", "expert inner out -> expert out inner"),
+        gate_up_rule(f"{LLAMA4_BLOCK}.experts.gate_up_proj", TRANSPOSED_GATE_UP),
+        Rule(f"{LLAMA4_BLOCK}.experts.down_proj", f"{STACKS}.down.weight", TRANSPOSED),
     )
     rope = Rope(theta=500000.0, layout="interleaved")
     dense_key = "intermediate_size_mlp"

@@ -162,17 +162,6 @@ MULTIPLIERS = (
 )
 
 
-def write_scale(config: Tree, model: ModelSection) -> None:
-    """Write the attention scale, which a recipe may omit if it is the default for the head width.
-
-    Raises DataError if the head has no logit scale, since the implementation always divides the logits by a scale.
-    """
-    if config.get("logits_scaling", 1) is None:
-        raise DataError("config.json cannot express logits without a scale")
-    if config["attention_multiplier"] is None:
-        config["attention_multiplier"] = head_width(model) ** -0.5
-
-
 @register("family", "granite")
 class Granite(Llama):
     """Granite: Llama with factors on embeddings, scores, sublayer outputs and logits."""
@@ -183,8 +172,15 @@ class Granite(Llama):
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
+        """Write the attention scale, which a recipe may omit if it is the default for the head width.
+
+        Raises DataError if the head has no logit scale, since the implementation always divides the logits by a scale.
+        """
         super().to_config(config, model)
-        write_scale(config, model)
+        if config.get("logits_scaling", 1) is None:
+            raise DataError("config.json cannot express logits without a scale")
+        if config["attention_multiplier"] is None:
+            config["attention_multiplier"] = head_width(model) ** -0.5
 
 
 @register("family", "hyperclovax")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from tfkit.core.bounds import ModelSection, Tree
+from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
@@ -24,6 +24,7 @@ from tfkit.interop.huggingface.families.mixtral import (
     NORMALIZED,
     SHELL,
     SIGMOID,
+    FirstDense,
     Sparse,
     expert_rules,
     expert_settings,
@@ -151,6 +152,18 @@ class Mixing(Llama):
         config["layer_types"] = [cls.mixed if each else FULL for each in mixed]
 
 
+class Unplaced(Llama):
+    """Base without positions."""
+
+    @classmethod
+    def position(cls, config: ConfigJson, name: str) -> PositionEntry:
+        return None
+
+    @classmethod
+    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
+        """Write nothing."""
+
+
 def known_types(types: Sequence[str], *known: str) -> list[str]:
     """Return the layer types. Raise DataError unless all are known."""
     unknown = sorted(set(types) - set(known))
@@ -233,7 +246,7 @@ class Lfm2(Short):
 
 
 @register("family", "lfm2_moe")
-class Lfm2Moe(Short, Sparse):
+class Lfm2Moe(Short, FirstDense):
     """LFM2-MoE (Liquid AI 2025): LFM2 with sigmoid experts after the first layers."""
 
     base = merged(BASE, {"layer": {"attention": {"qk_norm": True}, "feedforward": SIGMOID}})
@@ -250,18 +263,11 @@ class Lfm2Moe(Short, Sparse):
         *(*short_rules(), *expert_rules("feed_forward", "w1", "w3", "w2")),
         Rule(f"{CHECKPOINT}.feed_forward.expert_bias", f"{LAYER}.feedforward.router.selection_bias"),
     )
-
-    @classmethod
-    def is_dense(cls, config: ConfigJson, layer: int) -> bool:
-        return layer < int(config.get("num_dense_layers", 2))
-
-    @classmethod
-    def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
-        config["num_dense_layers"] = list(dense).index(False) if False in dense else len(dense)
+    dense_layers, first_key = 2, "num_dense_layers"
 
 
 @register("family", "jamba")
-class Jamba(Mixing, Sparse):
+class Jamba(Unplaced, Mixing, Sparse):
     """Jamba (Lieber et al. 2024): one attention layer in eight, the others Mamba; experts in every second layer."""
 
     base = merged(BASE, {"position": None})
@@ -302,10 +308,6 @@ class Jamba(Mixing, Sparse):
         if kind and rank not in ("auto", usual_rank(config["hidden_size"])):
             kind["mixer"]["rank"] = rank
         return kind
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> None:
-        return None
 
     @classmethod
     def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:

@@ -81,11 +81,15 @@ def expert_rules(
     )
 
 
+def gate_up_rule(checkpoint: str, layout: str = TOGETHER) -> Rule:
+    """Return the rule for a tensor of all experts' gates and ups."""
+    return Rule(checkpoint, (f"{STACKS}.gate.weight", f"{STACKS}.up.weight"), layout, APART, axes={"slot": 2})
+
+
 def stacked_rules(block: str = "mlp") -> tuple[Rule, ...]:
     """Return the rules for stacked experts with gate and up fused, as in memory."""
-    both = (f"{STACKS}.gate.weight", f"{STACKS}.up.weight")
     return (
-        Rule(f"{CHECKPOINT}.{block}.experts.gate_up_proj", both, TOGETHER, APART, axes={"slot": 2}),
+        gate_up_rule(f"{CHECKPOINT}.{block}.experts.gate_up_proj"),
         Rule(f"{CHECKPOINT}.{block}.experts.down_proj", f"{STACKS}.down.weight"),
     )
 
@@ -173,23 +177,24 @@ class Sparse(Llama):
 
 
 class FirstDense(Sparse):
-    """Base whose first `first_k_dense_replace` layers, or those that config.json lists, have a plain feed-forward."""
+    """Base whose first layers, or those that config.json lists, have a plain feed-forward."""
 
-    dense_layers: ClassVar[int] = 0  # default of first_k_dense_replace
+    first_key: ClassVar[str] = "first_k_dense_replace"  # key of the number of first layers
+    dense_layers: ClassVar[int] = 0  # its default
     listed_dense: ClassVar[bool] = False  # True if config.json may list the dense layers
 
     @classmethod
     def is_dense(cls, config: ConfigJson, layer: int) -> bool:
         if cls.listed_dense and config.get("mlp_layer_types"):
             return bool(config["mlp_layer_types"][layer] == "dense")
-        return layer < int(config.get("first_k_dense_replace", cls.dense_layers))
+        return layer < int(config.get(cls.first_key, cls.dense_layers))
 
     @classmethod
     def write_dense(cls, config: Tree, dense: Sequence[bool]) -> None:
         if cls.listed_dense:
             config["mlp_layer_types"] = ["dense" if each else "sparse" for each in dense]
         # for any other set of dense layers, the config reads back differently, so the family does not match
-        config["first_k_dense_replace"] = list(dense).index(False) if False in dense else len(dense)
+        config[cls.first_key] = list(dense).index(False) if False in dense else len(dense)
 
 
 NORMALIZED = Setting("norm_topk_prob", "layer.feedforward.router.normalized", False)

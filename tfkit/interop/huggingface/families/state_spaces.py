@@ -22,7 +22,7 @@ from tfkit.interop.huggingface.families.llama import (
     norm_rules,
 )
 from tfkit.interop.huggingface.families.llama4 import SHARED_RULES, GraniteMoeShared
-from tfkit.interop.huggingface.families.mixers import ACTIVATION, MIXER, MambaFamily, Mixing
+from tfkit.interop.huggingface.families.mixers import ACTIVATION, MIXER, MambaFamily, Mixing, Unplaced, known_types
 from tfkit.interop.huggingface.families.mixtral import FEEDFORWARD, SIGMOID, STACKS
 from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, FULL, ConfigJson, Fixed, Rope, Setting, amended, look
@@ -70,15 +70,6 @@ def write_mixer(config: Tree, mixer: ModelSection, heads: str, expand: str) -> N
 
 
 OLDER = {"linear_attention": "mamba", "attention": FULL}  # other names for types of layers
-
-
-def known_types(types: Sequence[str], *known: str) -> list[str]:
-    """Return layer types by their common names. Raise DataError for unknown ones."""
-    names = [OLDER.get(name, name) for name in types]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise DataError(f"config.json: layer_types: {unknown[0]!r} is not supported; expected {', '.join(known)}")
-    return names
 
 
 @register("family", "mamba2")
@@ -215,7 +206,7 @@ class GraniteMoeHybrid(Scanning, GraniteMoeShared):
     @classmethod
     def types(cls, config: ConfigJson, count: int) -> list[str]:
         types = look(config, "layer_types", look(config, "layers_block_type")) or [cls.mixed] * count
-        return known_types(types, cls.mixed, FULL)
+        return known_types([OLDER.get(name, name) for name in types], cls.mixed, FULL)
 
     @classmethod
     def write_mixed(cls, config: Tree, mixed: Sequence[bool]) -> None:
@@ -250,7 +241,7 @@ class GraniteMoeHybrid(Scanning, GraniteMoeShared):
 
 
 MLP, MOE = "mlp", "moe"
-LETTERS = {"M": Scanning.mixed, "*": FULL, "-": MLP, "E": MOE}  # types of layers in patterns
+LETTERS = {"M": Scanning.mixed, "*": FULL, "-": MLP, "E": MOE, **OLDER}  # types of layers in patterns
 
 
 def at_mixer(**names: str) -> tuple[Rule, ...]:
@@ -260,7 +251,7 @@ def at_mixer(**names: str) -> tuple[Rule, ...]:
 
 
 @register("family", "nemotron_h")
-class NemotronH(Scanning):
+class NemotronH(Unplaced, Scanning):
     """Nemotron-H (NVIDIA 2025): layers of a single sublayer: Mamba-2, attention, squared ReLU or experts of it."""
 
     base = merged(Llama.base, {"position": None, "layer.feedforward": {"type": "mlp", "bias": False}})
@@ -371,11 +362,3 @@ class NemotronH(Scanning):
     @classmethod
     def write_mixed(cls, config: Tree, mixed: Sequence[bool]) -> None:
         """Leave it to `write_types`, which knows more types."""
-
-    @classmethod
-    def position(cls, config: ConfigJson, name: str) -> None:
-        return None
-
-    @classmethod
-    def write_positions(cls, config: Tree, layers: Sequence[Tree]) -> None:
-        """Write nothing: no layer has positions."""
