@@ -179,6 +179,23 @@ def amended(
     return tuple(replace(row, default=defaults.get(key, row.default)) for key, row in rows.items())
 
 
+def sizes(
+    length: str = "max_position_embeddings",
+    width: str = "hidden_size",
+    depth: str = "num_hidden_layers",
+    heads: str = "num_attention_heads",
+    longest: int = 2048,
+) -> tuple[Setting, ...]:
+    """Return the settings of a model's sizes, with the family's key names; `longest` is the default of `length`."""
+    return (
+        Setting("vocab_size", "vocab_size"),
+        Setting(length, "max_length", longest),
+        Setting(width, "d_model"),
+        Setting(depth, "num_layers"),
+        Setting(heads, "layer.attention.num_heads"),
+    )
+
+
 @dataclass(frozen=True)
 class Fixed:
     """A key of config.json of which only some values are supported; export writes the first, the default."""

@@ -14,7 +14,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS, read_classes, write_classes
 from tfkit.interop.huggingface.family import Family, merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look, sizes
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layer.{layer}"
@@ -102,11 +102,7 @@ class BertLike(Family):
         "init": {"type": "normal"},
     }
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 512),
-        Setting("hidden_size", "d_model"),
-        Setting("num_hidden_layers", "num_layers"),
-        Setting("num_attention_heads", "layer.attention.num_heads"),
+        *sizes(longest=512),
         Setting("intermediate_size", "layer.feedforward.d_ff"),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.1),

@@ -11,7 +11,7 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.gpt_neo import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Rope, Setting, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Rope, Setting, look, sizes
 from tfkit.interop.huggingface.tensors import Rule
 
 CHECKPOINT = "h.{layer}"
@@ -51,7 +51,6 @@ class Bloom(ClassicDecoder):
     )
     fixed = (Fixed("apply_residual_connection_post_layernorm", (False,)),)
     rules = (Rule("word_embeddings_layernorm.{kind}", "decoder.embedding.norm.{kind}"), *BODY)
-    prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
 
 
@@ -82,7 +81,6 @@ class Falcon(ClassicDecoder):
         "parallel": named(CHECKPOINT, norm="input_layernorm"),
         "parallel_two_norms": named(CHECKPOINT, attention_norm="ln_attn", feedforward_norm="ln_mlp"),
     }
-    prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "word_embeddings.weight"}
     ignored = ("h.{layer}.self_attention.rotary_emb.inv_freq",)
     rope: ClassVar[Rope] = Rope()
@@ -155,11 +153,7 @@ class MPT(ClassicDecoder):
     )
     heads: ClassVar = heads_of("Mpt")
     settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_seq_len", "max_length", 2048),
-        Setting("d_model", "d_model"),
-        Setting("n_layers", "num_layers"),
-        Setting("n_heads", "layer.attention.num_heads"),
+        *sizes("max_seq_len", "d_model", "n_layers", "n_heads"),
         Setting("resid_pdrop", "layer.dropout", 0.0),
         Setting("emb_pdrop", "embedding.dropout", 0.0),
         Setting("attn_config.attn_pdrop", "layer.attention.dropout", 0.0),
@@ -188,8 +182,6 @@ class MPT(ClassicDecoder):
         Rule("norm_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
-    tied: ClassVar = {"lm_head.weight": "wte.weight"}
 
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:

@@ -23,6 +23,7 @@ from tfkit.interop.huggingface.settings import (
     layers_of,
     look,
     set_kinds,
+    sizes,
 )
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -35,11 +36,7 @@ CLASSIFIER: Tree = {"type": "classifier", "pool": "last", "bias": False}
 INNER = "layer.feedforward.d_ff"
 # names and defaults of GPT-2
 SIZES = (
-    Setting("vocab_size", "vocab_size"),
-    Setting("n_positions", "max_length", 1024),
-    Setting("n_embd", "d_model"),
-    Setting("n_layer", "num_layers"),
-    Setting("n_head", "layer.attention.num_heads"),
+    *sizes("n_positions", "n_embd", "n_layer", "n_head", longest=1024),
     Setting("resid_pdrop", "layer.dropout", 0.1),
     Setting("embd_pdrop", "embedding.dropout", 0.1),
     Setting("attn_pdrop", "layer.attention.dropout", 0.1),
@@ -80,6 +77,9 @@ class ClassicDecoder(Family):
         },
         "init": {"type": "normal"},
     }
+    prefix: ClassVar[str] = "transformer."
+    unprefixed: ClassVar[tuple[str, ...]] = ("lm_head.",)
+    tied: ClassVar[Mapping[str, str]] = {"lm_head.weight": "wte.weight"}
     ties: ClassVar[bool] = True  # default of tie_word_embeddings
     score: ClassVar[str] = "score.weight"  # checkpoint name of a classifier's output, without a prefix
 
@@ -129,7 +129,6 @@ class OpenAIGPT(ClassicDecoder):
         *named(CHECKPOINT, attention_norm="ln_1", feedforward_norm="ln_2"),
         Rule("lm_head.weight", "head.output.weight"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "tokens_embed.weight"}
     ignored = ("h.{layer}.attn.bias", "position_ids")
 
@@ -168,7 +167,6 @@ class CTRL(ClassicDecoder):
         Rule("layernorm.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.{kind}", "head.output.{kind}"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
     tied: ClassVar = {"lm_head.weight": "w.weight"}
     score = "classifier.weight"
 
@@ -192,11 +190,7 @@ class GPTNeo(ClassicDecoder):
     base: ClassVar = merged(ClassicDecoder.base, {"layer.attention": {"scale": 1.0, "bias": ["output"]}})
     heads: ClassVar = heads_of("GPTNeo")
     settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model"),
-        Setting("num_layers", "num_layers"),
-        Setting("num_heads", "layer.attention.num_heads"),
+        *sizes(depth="num_layers", heads="num_heads"),
         Setting("intermediate_size", INNER, None),
         Setting("activation_function", "layer.feedforward.activation", "gelu_new", ACTIVATIONS),
         Setting("resid_dropout", "layer.dropout", 0.0),
@@ -220,8 +214,6 @@ class GPTNeo(ClassicDecoder):
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
-    tied: ClassVar = {"lm_head.weight": "wte.weight"}
     ignored = ("h.{layer}.attn.attention.bias", "h.{layer}.attn.attention.masked_bias")
 
     @classmethod
@@ -270,8 +262,6 @@ class GPTBigCode(ClassicDecoder):
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.weight", "head.output.weight"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
-    tied: ClassVar = {"lm_head.weight": "wte.weight"}
     ignored = ("h.{layer}.attn.bias", "h.{layer}.attn.masked_bias")
 
     @classmethod
@@ -324,8 +314,6 @@ class GPTJ(ClassicDecoder):
         Rule("ln_f.{kind}", "decoder.final_norm.{kind}"),
         Rule("lm_head.{kind}", "head.output.{kind}"),
     )
-    prefix, unprefixed = "transformer.", ("lm_head.",)
-    tied: ClassVar = {"lm_head.weight": "wte.weight"}
     ignored: ClassVar = tuple(f"{CHECKPOINT}.attn.{name}" for name in ("bias", "masked_bias", "embed_positions"))
     ties = False
 

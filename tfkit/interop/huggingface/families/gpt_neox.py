@@ -30,6 +30,7 @@ from tfkit.interop.huggingface.settings import (
     layers_of,
     look,
     set_kinds,
+    sizes,
 )
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
@@ -54,11 +55,7 @@ class GPTNeoX(ClassicDecoder):
     )
     heads: ClassVar = heads_of("GPTNeoX")
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model"),
-        Setting("num_hidden_layers", "num_layers"),
-        Setting("num_attention_heads", "layer.attention.num_heads"),
+        *sizes(),
         Setting("intermediate_size", INNER),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout", ("layer.dropout", "embedding.dropout"), 0.0),
@@ -166,11 +163,7 @@ class OPT(ClassicDecoder):
     base: ClassVar = merged(ClassicDecoder.base, {"position": {"offset": 2, "skip_padding": True}})
     heads: ClassVar = heads_of("OPT")
     settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model"),
-        Setting("num_hidden_layers", "num_layers"),
-        Setting("num_attention_heads", "layer.attention.num_heads"),
+        *sizes(),
         Setting("ffn_dim", INNER),
         Setting("activation_function", "layer.feedforward.activation", "relu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
@@ -222,11 +215,7 @@ class XGLM(ClassicDecoder):
     )
     heads: ClassVar = heads_of("XGLM", classifies=False)
     settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 2048),
-        Setting("d_model", "d_model"),
-        Setting("num_layers", "num_layers"),
-        Setting("attention_heads", "layer.attention.num_heads"),
+        *sizes(width="d_model", depth="num_layers", heads="attention_heads"),
         Setting("ffn_dim", INNER),
         Setting("activation_function", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
@@ -250,11 +239,7 @@ class BioGPT(ClassicDecoder):
     heads: ClassVar = heads_of("BioGpt")
     # the implementation ignores layer_norm_eps
     settings = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 1024),
-        Setting("hidden_size", "d_model"),
-        Setting("num_hidden_layers", "num_layers"),
-        Setting("num_attention_heads", "layer.attention.num_heads"),
+        *sizes(longest=1024),
         Setting("intermediate_size", INNER),
         Setting("hidden_act", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("hidden_dropout_prob", ("layer.dropout", "embedding.dropout"), 0.1),

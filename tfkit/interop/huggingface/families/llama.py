@@ -22,6 +22,7 @@ from tfkit.interop.huggingface.settings import (
     layers_of,
     look,
     set_kinds,
+    sizes,
 )
 from tfkit.interop.huggingface.tensors import Rule
 
@@ -106,11 +107,7 @@ class Llama(Family):
     }
     heads: ClassVar[Mapping[str, ModelSection]] = heads_of("Llama")
     settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("vocab_size", "vocab_size"),
-        Setting("max_position_embeddings", "max_length", 2048),
-        Setting("hidden_size", "d_model"),
-        Setting("num_hidden_layers", "num_layers"),
-        Setting("num_attention_heads", "layer.attention.num_heads"),
+        *sizes(),
         Setting("num_key_value_heads", "layer.attention.num_kv_heads", None),
         Setting("head_dim", "layer.attention.head_dim", None),
         Setting("attention_bias", "layer.attention.bias", False),
