@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.bert import POOLER, Bert, BertLike, renamed
+from tfkit.interop.huggingface.families.bert import POOLER, PRE_NORM, Bert, BertLike, renamed
+from tfkit.interop.huggingface.families.gemma import TANH
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Setting, amended, look
+from tfkit.interop.huggingface.settings import ConfigJson, Setting, amended, look
 from tfkit.interop.huggingface.tensors import Rule
 
 LAYER, CHECKPOINT = "encoder.layers.{layer}", "encoder.layers.{layer}"
@@ -24,8 +25,6 @@ NAMES = {
     "mlp.fc2": "feedforward.down",
     "layer_norm2": "feedforward_norm",
 }
-PRE_NORM: Tree = {"layer": {"residual": "pre_norm"}, "embedding": {"norm": None}}
-WORDS = {"gelu_pytorch_tanh": "gelu_tanh", **ACTIVATIONS}
 OLD_END = 2  # wrong end token id in early CLIP files; the actual end token has the last id
 
 
@@ -81,7 +80,7 @@ class SiglipText(ClipText):
     heads: ClassVar = {"SiglipTextModel": {"head": "none", "heads": {"pooler": {"type": "pooled", "pool": "last"}}}}
     settings = amended(
         ClipText.settings,
-        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", WORDS),
+        Setting("hidden_act", "layer.feedforward.activation", "gelu_pytorch_tanh", TANH),
         max_position_embeddings=64,
         layer_norm_eps=1e-6,
     )

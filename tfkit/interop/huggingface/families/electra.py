@@ -11,19 +11,19 @@ from tfkit.core.errors import DataError
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.classes import OF_TEXTS, class_count, named_classes
 from tfkit.interop.huggingface.families.bert import (
-    CAUSAL,
     CLASSIFIER,
     MASKED_LM,
     MASKED_LM_RULES,
     Bert,
     BertLike,
+    causal_heads_of,
     heads_of,
     layer_rules,
     renamed,
     table_rules,
 )
 from tfkit.interop.huggingface.family import merged, override
-from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look
+from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look, sizes
 from tfkit.interop.huggingface.tensors import Rule, read_only
 
 PROJECTION = renamed({"embeddings_project": "encoder.embedding.projection"})
@@ -50,12 +50,9 @@ class Electra(Narrow):
 
     heads: ClassVar = {
         "ElectraForPreTraining": {"head": {"type": "discriminator"}},
-        "ElectraForMaskedLM": {"head": MASKED_LM},
+        **causal_heads_of("Electra"),
         "ElectraForSequenceClassification": {"head": {**CLASSIFIER, "activation": "gelu"}},
-        "ElectraForTokenClassification": {"head": {"type": "token_classifier"}},
-        "ElectraForQuestionAnswering": {"head": {"type": "span"}},
         "ElectraModel": {"head": "none"},
-        "ElectraForCausalLM": CAUSAL,
     }
     settings = amended(BertLike.settings, Setting("embedding_size", "embedding.d_embedding", 128))
     rules = (*table_rules(), *layer_rules(), *PROJECTION)
@@ -89,14 +86,7 @@ class RoFormer(Narrow):
     """RoFormer: BERT with rotary positions."""
 
     base: ClassVar = merged(BertLike.base, {"position": {"type": "rotary", "layout": "interleaved"}})
-    heads: ClassVar = {
-        "RoFormerForMaskedLM": {"head": MASKED_LM},
-        "RoFormerForSequenceClassification": {"head": CLASSIFIER},
-        "RoFormerForTokenClassification": {"head": {"type": "token_classifier"}},
-        "RoFormerForQuestionAnswering": {"head": {"type": "span"}},
-        "RoFormerModel": {"head": "none"},
-        "RoFormerForCausalLM": CAUSAL,
-    }
+    heads: ClassVar = {**causal_heads_of("RoFormer"), "RoFormerModel": {"head": "none"}}
     settings = amended(
         BertLike.settings, Setting("embedding_size", "embedding.d_embedding", None), max_position_embeddings=1536
     )
@@ -186,25 +176,17 @@ class DistilBert(BertLike):
 
     base: ClassVar = merged(BertLike.base, {"layer.norm.eps": 1e-12})
     heads: ClassVar = {
-        "DistilBertForMaskedLM": {"head": MASKED_LM},
+        **heads_of("DistilBert"),
         "DistilBertForSequenceClassification": {"head": {**CLASSIFIER, "activation": "relu"}},
-        "DistilBertForTokenClassification": {"head": {"type": "token_classifier"}},
-        "DistilBertForQuestionAnswering": {"head": {"type": "span"}},
         "DistilBertModel": {"head": "none"},
     }
     settings = (
-        *(
-            row
-            for row in BertLike.settings
-            if row.config_key in ("vocab_size", "max_position_embeddings", "initializer_range")
-        ),
-        Setting("dim", "d_model"),
-        Setting("n_layers", "num_layers"),
-        Setting("n_heads", "layer.attention.num_heads"),
+        *sizes(width="dim", depth="n_layers", heads="n_heads", longest=512),
         Setting("hidden_dim", "layer.feedforward.d_ff"),
         Setting("activation", "layer.feedforward.activation", "gelu", ACTIVATIONS),
         Setting("dropout", ("layer.dropout", "embedding.dropout"), 0.1),
         Setting("attention_dropout", "layer.attention.dropout", 0.1),
+        Setting("initializer_range", "init.std", 0.02),
     )
     fixed = (Fixed("tie_word_embeddings", (True,)),)
     rules = (

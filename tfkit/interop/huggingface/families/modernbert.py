@@ -9,13 +9,26 @@ from tfkit.core.bounds import ModelSection, PositionEntry, Tree
 from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.bert import Bert, BertLike, heads_of, renamed, table_rules
 from tfkit.interop.huggingface.families.llama import CHECKPOINT, LAYER, ByType, Llama
+from tfkit.interop.huggingface.families.phi import GATE_UP, QKV
 from tfkit.interop.huggingface.families.roberta import Roberta
 from tfkit.interop.huggingface.family import merged, override, value_of
 from tfkit.interop.huggingface.settings import ACTIVATIONS, FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended
 from tfkit.interop.huggingface.tensors import Rule
 
 FIRST = "first"  # kind of the first layer, which has no attention norm because the embeddings are normalized
-GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
+NAMES = {
+    "embeddings.norm": "decoder.embedding.norm",
+    f"{CHECKPOINT}.attn_norm": f"{LAYER}.attention_norm",
+    f"{CHECKPOINT}.attn.Wo": f"{LAYER}.attention.output",
+    f"{CHECKPOINT}.mlp_norm": f"{LAYER}.feedforward_norm",
+    f"{CHECKPOINT}.mlp.Wo": f"{LAYER}.feedforward.down",
+    "final_norm": "decoder.final_norm",
+}
+BODY = (
+    Rule("embeddings.tok_embeddings.weight", "decoder.embedding.tokens.weight"),
+    Rule(f"{CHECKPOINT}.mlp.Wi.{{kind}}", GATE_UP),
+    *renamed(NAMES),
+)
 
 
 @register("family", "modernbert_decoder")
@@ -46,17 +59,10 @@ class ModernBertDecoder(ByType):
     )
     head_settings = (Setting("classifier_activation", "head.activation", "gelu", ACTIVATIONS),)
     rules = (
-        Rule("embeddings.tok_embeddings.weight", "decoder.embedding.tokens.weight"),
-        Rule("embeddings.norm.{kind}", "decoder.embedding.norm.{kind}"),
-        Rule(f"{CHECKPOINT}.attn_norm.{{kind}}", f"{LAYER}.attention_norm.{{kind}}"),
-        Rule(f"{CHECKPOINT}.attn.q_proj.{{kind}}", f"{LAYER}.attention.query.{{kind}}"),
-        Rule(f"{CHECKPOINT}.attn.k_proj.{{kind}}", f"{LAYER}.attention.key.{{kind}}"),
-        Rule(f"{CHECKPOINT}.attn.v_proj.{{kind}}", f"{LAYER}.attention.value.{{kind}}"),
-        Rule(f"{CHECKPOINT}.attn.Wo.{{kind}}", f"{LAYER}.attention.output.{{kind}}"),
-        Rule(f"{CHECKPOINT}.mlp_norm.{{kind}}", f"{LAYER}.feedforward_norm.{{kind}}"),
-        Rule(f"{CHECKPOINT}.mlp.Wi.{{kind}}", GATE_UP),
-        Rule(f"{CHECKPOINT}.mlp.Wo.{{kind}}", f"{LAYER}.feedforward.down.{{kind}}"),
-        Rule("final_norm.{kind}", "decoder.final_norm.{kind}"),
+        *BODY,
+        *renamed(
+            {f"{CHECKPOINT}.attn.{name[0]}_proj": f"{LAYER}.attention.{name}" for name in ("query", "key", "value")}
+        ),
         *(Rule(f"lm_head.{name}.{{kind}}", f"head.{name}.{{kind}}") for name in ("dense", "norm")),
         Rule("decoder.{kind}", "head.output.{kind}"),
     )
@@ -106,15 +112,6 @@ class ModernBertDecoder(ByType):
         config["local_attention"] = 2 * (config.pop("sliding_window") or 64)
 
 
-MODERNBERT_LAYER, MODERNBERT_CHECKPOINT = "encoder.layers.{layer}", "layers.{layer}"
-NAMES = {
-    "attn_norm": "attention_norm",
-    "attn.Wo": "attention.output",
-    "mlp_norm": "feedforward_norm",
-    "mlp.Wo": "feedforward.down",
-}
-
-
 @register("family", "modernbert")
 class ModernBert(ModernBertDecoder):
     """ModernBERT: rotary positions, a gated feed-forward, no biases, two-sided windows in two of three layers."""
@@ -122,19 +119,7 @@ class ModernBert(ModernBertDecoder):
     base = merged(ModernBertDecoder.base, {"type": "encoder"})
     heads = {"ModernBertForMaskedLM": {"head": {"type": "masked_lm"}}, "ModernBertModel": {"head": "none"}}
     rules = (
-        Rule("embeddings.tok_embeddings.weight", "encoder.embedding.tokens.weight"),
-        *renamed({"embeddings.norm": "encoder.embedding.norm", "final_norm": "encoder.final_norm"}),
-        *renamed(
-            {f"{MODERNBERT_CHECKPOINT}.{checkpoint}": f"{MODERNBERT_LAYER}.{own}" for checkpoint, own in NAMES.items()}
-        ),
-        Rule(
-            f"{MODERNBERT_CHECKPOINT}.attn.Wqkv.{{kind}}",
-            tuple(f"{MODERNBERT_LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value")),
-        ),
-        Rule(
-            f"{MODERNBERT_CHECKPOINT}.mlp.Wi.{{kind}}",
-            tuple(f"{MODERNBERT_LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up")),
-        ),
+        *(rule.of_side("encoder") for rule in (*BODY, Rule(f"{CHECKPOINT}.attn.Wqkv.{{kind}}", QKV))),
         *renamed({"head.dense": "head.dense", "head.norm": "head.norm", "decoder": "head.output"}),
     )
     prefix, unprefixed = "model.", ("head.", "decoder.")
