@@ -9,7 +9,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import ModelSection, Tree
 from tfkit.core.errors import DataError
 from tfkit.core.registry import register
-from tfkit.interop.huggingface.families.gpt_neo import GROUPED, INNER, QKV, ClassicDecoder, heads_of, named
+from tfkit.interop.huggingface.families.gpt_neo import GROUPED, INNER, QKV, ClassicDecoder, check_inner, heads_of, named
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Rope, Setting, look, sizes
 from tfkit.interop.huggingface.tensors import Rule
@@ -186,7 +186,6 @@ class MPT(ClassicDecoder):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        if look(model, INNER) != 4 * model["d_model"]:
-            raise DataError("config.json cannot express a feed-forward width other than 4 * d_model")
+        check_inner(model)
         if not config["attn_config"]["attn_pdrop"]:
             config["attn_config"]["attn_pdrop"] = 0  # the config class accepts only integers

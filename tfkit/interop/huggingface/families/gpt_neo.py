@@ -135,7 +135,7 @@ class OpenAIGPT(ClassicDecoder):
     @classmethod
     def to_config(cls, config: Tree, model: ModelSection) -> None:
         super().to_config(config, model)
-        _check_inner(model)
+        check_inner(model)
 
 
 @register("family", "ctrl")
@@ -279,7 +279,7 @@ class GPTBigCode(ClassicDecoder):
         config["multi_query"] = groups == 1
 
 
-def _check_inner(model: ModelSection) -> None:
+def check_inner(model: ModelSection) -> None:
     """Raise DataError if the config cannot express the width of the feed-forward."""
     if look(model, INNER) != 4 * model["d_model"]:
         raise DataError("config.json cannot express a feed-forward width other than 4 * d_model")
