@@ -15,20 +15,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli import options
 from tfkit.cli.new import refuse
-from tfkit.cli.options import (
-    BATCH,
-    DEVICE,
-    DTYPE,
-    EXACT_JSON,
-    ReadOptions,
-    Whole,
-    check_code_options,
-    printer,
-    reads_recipe,
-    reads_run,
-    vocabulary_note,
-)
+from tfkit.cli.options import BATCH, DEVICE, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, reads_run
 from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
@@ -65,13 +54,13 @@ def diff_command(
     --set and --variant change B; without B, they change a copy of A. Recipes that describe
     the same architecture are equal. With --code, the models are printed as plain PyTorch and their lines compared.
     """
-    check_code_options(code)
+    options.check_code_options(code)
     if b is None and not (reading.sets or reading.variants):
         raise click.UsageError("pass a second recipe, or --set or --variant to compare A with a changed copy")
     sources = (a, a if b is None else b)
     recipes = read(a, replace(reading, sets=(), variants=())), read(sources[1], reading)
     if code:
-        printed = printer().printed
+        printed = options.printer().printed
         first, second = (printed(recipe, usable=False).splitlines() for recipe in recipes)
         lines = list(unified_diff(first, second, a, full_name(sources[1], reading), lineterm=""))
         echo("\n".join(lines) or "the code of the two models is the same")
@@ -102,7 +91,7 @@ def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
 
 def size_notes(name: str, recipe: Recipe, blueprint: Blueprint) -> Iterator[str]:
     """Yield the note about a vocabulary size that is not known yet."""
-    note = vocabulary_note(recipe)
+    note = options.vocabulary_note(recipe)
     if note is not None:
         size = f"{blueprint.last.vocab_size:,}"
         taken = f"vocabulary unknown until the tokenizer is trained: costs assume {size} tokens, as in the other recipe"
@@ -254,7 +243,7 @@ def _pictures(
     if other is None:
         recipe = read(source, reading)
         recipe.tell_warnings()
-        drawn = shown(full_name(source, reading), recipe.blueprint(), vocabulary_note(recipe))
+        drawn = shown(full_name(source, reading), recipe.blueprint(), options.vocabulary_note(recipe))
         return [drawn], [], [recipe]
     recipes = [read(source, replace(reading, sets=(), variants=())), read(other, reading)]
     names = [source, full_name(other, reading)]

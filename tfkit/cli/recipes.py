@@ -11,19 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli import options
 from tfkit.cli.main import WRONG, complain
-from tfkit.cli.options import (
-    BATCH,
-    DTYPE,
-    EXACT_JSON,
-    IMPORTS,
-    ReadOptions,
-    Whole,
-    check_code_options,
-    printer,
-    reads_recipe,
-    vocabulary_note,
-)
+from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import LEAST, echo, echo_data
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, TfkitError, UsageError
@@ -154,7 +144,7 @@ def _summary(recipe: Recipe) -> str:
     text = f"{blueprint.type.part.part_name}, {parameters:,} parameters"
     if 4 * parameters >= NOTEWORTHY:
         text += f", {readable_bytes(4 * parameters)} of weights in float32"
-    note = vocabulary_note(recipe)
+    note = options.vocabulary_note(recipe)
     return text if note is None else f"{text}; {note}"
 
 
@@ -188,7 +178,7 @@ def show_command(
     With --code, the model is printed as one file of plain PyTorch, which does not need tfkit. Its weights have the
     names of a run's, and its outputs are compared with the model's before anything is printed.
     """
-    check_code_options(code)
+    options.check_code_options(code)
     folder = Path(recipe)
     loaded = reading.recipe(str(folder / "resolved.yaml") if folder.is_dir() else recipe)
     loaded = loaded.named(folder.resolve().name) if folder.is_dir() else loaded
@@ -205,7 +195,7 @@ def show_command(
 
     blueprint = loaded.blueprint()
     counts = count(blueprint, length, batch, getattr(torch, dtype))
-    data = as_data(blueprint, counts, vocabulary_note(loaded))
+    data = as_data(blueprint, counts, options.vocabulary_note(loaded))
     echo_data(data, as_json, partial(render, data))
     if not as_json and (settings := sentences_in(folder / KEPT)):
         echo(f"embed: {settings}")
@@ -214,7 +204,7 @@ def show_command(
 def _print_code(recipe: Recipe, inputs: Sequence[str], out: Path | None, force: bool) -> None:
     """Print a model as plain PyTorch, or write it to `out`."""
     names = [name.strip() for given in inputs for name in given.split(",")]
-    printed = partial(printer().printed, recipe, [name for name in names if name])
+    printed = partial(options.printer().printed, recipe, [name for name in names if name])
     if out is None:
         echo(printed(), end="")
         return

@@ -30,17 +30,8 @@ from tfkit.models.base import Model
 from tfkit.models.build import WeightSets, build_sample, used_kinds, weight_sets
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
-from tfkit.reports.meter import (
-    Path,
-    Tally,
-    heads_of,
-    idle_parameters,
-    is_empty,
-    parts_of,
-    stacks_of,
-    weigh_cache,
-    weigh_training,
-)
+from tfkit.reports import meter
+from tfkit.reports.meter import Path, Tally
 
 MOST = 256  # maximum number of layers built for comparison; in deeper stacks, only the first and last ones are compared
 Sizes = tuple[tuple[str, tuple[int, ...], bool], ...]
@@ -197,8 +188,8 @@ def count(
     check_call(blueprint, length, batch)
     with countable():
         model = build_sample(blueprint, dtype)
-        tallies = weigh_training(model, length, batch)
-        caches = weigh_cache(model, length, batch)
+        tallies = meter.weigh_training(model, length, batch)
+        caches = meter.weigh_cache(model, length, batch)
     account = _Account(blueprint, model, length * batch, tallies, caches)
     rows = tuple(account.rows())
     total = account.total(rows)
@@ -259,7 +250,7 @@ class _Account:
 
     def rows(self) -> Iterator[CountedEntry]:
         """Yield the rows in execution order."""
-        for side, stack in stacks_of(self.model):
+        for side, stack in meter.stacks_of(self.model):
             plan: StackPlan = getattr(self.blueprint, side)
             yield from self._single(side, "embedding", stack.embedding, self._within(side, "embedding"))
             yield from self._single(side, "position", stack.position, Tally())
@@ -271,7 +262,7 @@ class _Account:
             for index, kind in enumerate(used_kinds(plan)):
                 yield self._layers(plan, kind, (side, "layer", str(index)), stack.layers[2 * index], sets)
             yield from self._single(side, "final_norm", stack.final_norm, self._within(side, "final_norm"))
-        for name, head in heads_of(self.model):
+        for name, head in meter.heads_of(self.model):
             yield from self._single("", name, head, self._within("", name))
 
     def total(self, rows: tuple[CountedEntry, ...]) -> Cost:
@@ -281,7 +272,7 @@ class _Account:
 
     def _single(self, side: str, name: str, module: nn.Module | None, tally: Tally) -> Iterator[CountedEntry]:
         """Yield the row of a module outside the layers, if the module is not empty."""
-        if module is None or is_empty(module):
+        if module is None or meter.is_empty(module):
             return
         part = self._part(name, module, tally)
         self._flops += tally.flops
@@ -291,7 +282,7 @@ class _Account:
         """Count all layers of one kind; `sets` has the number of separate copies of shared weights."""
         times, whole = plan.order.count(kind), self._within(*path, "1")
         parts, parameters = [], 0
-        for name, module in parts_of(layer).items():
+        for name, module in meter.parts_of(layer).items():
             # operations outside all other parts are attributed to the residual layout
             tally = self.tallies.get((*path, "1"), Tally()) if name == "residual" else self._within(*path, "1", name)
             uses = sets.of(kind, name) if sets.shares(kind, name) else times
@@ -306,7 +297,7 @@ class _Account:
     def _part(self, name: str, module: nn.Module, tally: Tally, cache: int = 0, uses: int = 1) -> PartCount:
         weights = {key: weight for key, weight in module.named_parameters() if id(weight) not in self._counted}
         self._counted.update(map(id, weights.values()))
-        self.unused += uses * idle_parameters(module)
+        self.unused += uses * meter.idle_parameters(module)
         self.trainable += uses * sum(weight.numel() for weight in weights.values() if weight.requires_grad)
         parameters = sum(weight.numel() for weight in weights.values())
         cost = Cost(parameters, self._per_token(tally.flops), tally.kept_bytes, cache)

@@ -10,18 +10,9 @@ from itertools import combinations
 import numpy as np
 
 from tfkit.core.errors import optional
+from tfkit.studies import statistics
 from tfkit.studies.design import Cells, Groups
-from tfkit.studies.statistics import (
-    EQUAL,
-    LEVEL,
-    Array,
-    Comparison,
-    Scale,
-    bounds_of,
-    half_digit,
-    rank_sum_test,
-    two_sided,
-)
+from tfkit.studies.statistics import EQUAL, LEVEL, Array, Comparison, Scale, half_digit
 
 Names = Sequence[str]
 Values = Sequence[float | None]  # None: diverged
@@ -129,7 +120,7 @@ def confirmed(
         result = Comparison(effect.name, "without", measure, effect.n, counts[0], effect.mean, margin=scale.margin)
         result = replace(result, diverged=counts[1], diverged_against=counts[2])
         fates = [[float(gone) for gone in lost[side & ~apart]] for side in (has, ~has)]
-        p, ahead = rank_sum_test(fates[0], fates[1], rising=False) if tests > 1 else (1.0, False)
+        p, ahead = statistics.rank_sum_test(fates[0], fates[1], rising=False) if tests > 1 else (1.0, False)
         if tests * p < LEVEL:
             result = replace(result, by_rank=True, p=tests * p, ahead=ahead)
         elif effect.mean is None or effect.error is None:
@@ -138,8 +129,8 @@ def confirmed(
             shares = [sum(fate) / max(len(fate), 1) for fate in fates]
             flattered = max(0.0, (shares[0] - shares[1]) * (1 if (effect.mean > 0) == scale.rising else -1))
             error = effect.error * (1 + flattered * math.sqrt((~lost).sum()) / 2)
-            p = min(1.0, tests * float(two_sided(effect.mean, error, effect.freedom)))
-            bounds = bounds_of(measure, list(y[has & ~lost]), list(y[~has & ~lost]), scale.rising)
+            p = min(1.0, tests * float(statistics.two_sided(effect.mean, error, effect.freedom)))
+            bounds = statistics.bounds_of(measure, list(y[has & ~lost]), list(y[~has & ~lost]), scale.rising)
             result = replace(result, error=error, freedom=effect.freedom, p=p, bounds=bounds)
         comparisons.append(result)
     return comparisons

@@ -9,25 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tfkit.studies import statistics
 from tfkit.studies.board import count_in
 from tfkit.studies.design import aliases
 from tfkit.studies.design_section import BASELINE, DesignPlan
 from tfkit.studies.effects import Effect, confirmed, effects, interactions
 from tfkit.studies.plan import CONFIRM, EXACT, SCREEN
 from tfkit.studies.settings import PaperClaim
-from tfkit.studies.statistics import (
-    Comparison,
-    Pool,
-    Scale,
-    Spread,
-    claim_verdict,
-    compared,
-    half_digit,
-    judged,
-    pooled,
-    spread,
-    step_of,
-)
+from tfkit.studies.statistics import Comparison, Pool, Scale, Spread, half_digit
 
 FORMAT = 1
 Key = tuple[str, str, str]  # of a comparison: arm, against, measure
@@ -114,7 +103,7 @@ class ArmResult:
 
     def spread(self, measure: str) -> Spread | None:
         """Return the spread of a measure over the runs."""
-        return spread([value for value in self.values(measure).values() if value is not None])
+        return statistics.spread([value for value in self.values(measure).values() if value is not None])
 
 
 @dataclass(frozen=True)
@@ -298,7 +287,7 @@ def results_of(
     family = list(dict.fromkeys([*pairs, *((a, b, on) for a, b, on in sides if (b, a, on) not in pairs)]))
     comparisons = [
         replace(one, mark="; ".join(_marks(one, context, own if design else [by_name[one.arm], by_name[one.against]])))
-        for one in judged([compare(*key) for key in family], rising)
+        for one in statistics.judged([compare(*key) for key in family], rising)
     ]
     return Results(
         **vars(context),
@@ -358,7 +347,7 @@ def _claims(
     known = {(one.arm, one.against, one.measure): one for one in comparisons}
     for claim, (smaller, larger, on) in zip(claims, sides, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
-        yield ClaimResult(claim, _turned(one) if claim.is_greater else one, claim_verdict(one, on in rising))
+        yield ClaimResult(claim, _turned(one) if claim.is_greater else one, statistics.claim_verdict(one, on in rising))
 
 
 def _marks(one: Comparison, context: StudyContext, sides: Sequence[ArmResult]) -> Iterator[str]:
@@ -388,11 +377,11 @@ class Table:
         whole = [name for name, own in values.items() if own.keys() == set(seeds) and None not in own.values()]
         cells = [cell for arm in arms for cell in arm.cells if measure in cell.scores]
         examples = min((count_in(cell.examples, measure) for cell in cells), default=0)
-        step = step_of(measure, [cell.scores[measure] for cell in cells], examples)
+        step = statistics.step_of(measure, [cell.scores[measure] for cell in cells], examples)
         pool = None
         if len(seeds) > 1 and len(whole) > 1:
             matrix = np.array([[values[name][seed] for seed in seeds] for name in whole], float)
-            pool = pooled(matrix, max(step, half_digit(float(np.abs(matrix).max()))))
+            pool = statistics.pooled(matrix, max(step, half_digit(float(np.abs(matrix).max()))))
         scale = Scale(step, measure in rising, context.equal_within.get(measure))
         ended = all(cell.state in (*LOST, "done", "altered") for arm in arms for cell in arm.cells)
         problem = "" if ended or not context.planned else UNFINISHED
@@ -407,7 +396,7 @@ class Table:
             fits = [place is not None and bool(pool.fits[place]) for place in places]
             pool = replace(pool, fits=np.array(fits))
         values, reference = arm.values(self.measure), other.values(self.measure)
-        result = compared(name, against, self.measure, values, reference, self.scale, pool)
+        result = statistics.compared(name, against, self.measure, values, reference, self.scale, pool)
         lost, failed = result.lost, (arm.failed(self.measure), other.failed(self.measure))
         result = replace(result, runs=len(arm.cells), failed=failed[0], failed_against=failed[1])
         result = replace(result, diverged=lost[0] - failed[0], diverged_against=lost[1] - failed[1])
