@@ -18,6 +18,7 @@ from tfkit.core.errors import UsageError
 from tfkit.core.figures import Console
 from tfkit.core.output import printable
 from tfkit.generation.attention import AttentionMaps
+from tfkit.reports.parts_table import exact
 
 TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
 LARGEST = 3_000_000  # maximum number of map cells per page, each of one byte before base64 encoding
@@ -45,13 +46,13 @@ def print_heads(maps: AttentionMaps, console: Console) -> None:
     ]
     _table(console, ["attention", "head", "entropy", "distance", "induction"], rows)
     if len(heads) > SHOWN:
-        _line(console, f"the {SHOWN} of {len(heads)} heads with the lowest entropy (bits)")
+        exact(console, f"the {SHOWN} of {len(heads)} heads with the lowest entropy (bits)")
     for place in maps.left_out:
-        _line(console, f"{place} has no attention weights")
+        exact(console, f"{place} has no attention weights")
     if maps.probabilities:
         context = "the tokens before it" if maps.predicts == "next" else "the whole text, itself included"
-        _line(console, f"\nprobability of each token, given {context}:")
-        _line(console, " ".join(f"{one.token} {one.probability:.3f}" for one in maps.probabilities))
+        exact(console, f"\nprobability of each token, given {context}:")
+        exact(console, " ".join(f"{printable(one.token)} {one.probability:.3f}" for one in maps.probabilities))
 
 
 def print_head(maps: AttentionMaps, named: str, console: Console) -> None:
@@ -131,11 +132,7 @@ def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]],
             cell.rjust(width) if figures and place else cell.ljust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        _line(console, "  ".join(parts).rstrip())
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+        exact(console, "  ".join(parts).rstrip())
 
 
 def page(maps: AttentionMaps, title: str) -> str:

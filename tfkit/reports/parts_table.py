@@ -57,7 +57,7 @@ def render_part(part: JsonObject, console: Console) -> None:
         say(console, f"no minimal recipe: {part['recipe_problem']}")
         return
     say(console, "minimal recipe:", "bold")
-    _exact(console, part["recipe"])
+    exact(console, part["recipe"])
 
 
 def _lines(console: Console, parts: Sequence[JsonObject]) -> None:
@@ -83,7 +83,7 @@ def _doc(console: Console, doc: str) -> None:
         lines = paragraph.splitlines()
         if any("  " in line.strip() or line.lstrip().startswith(("- ", "* ", "|")) for line in lines):
             for line in lines:
-                _exact(console, line)
+                exact(console, line)
         else:
             say(console, " ".join(lines))
 
@@ -167,10 +167,10 @@ def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
     wrapped = textwrap.fill(
         text, max(console.width, 20), initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
     )
-    _exact(console, wrapped, style)
+    exact(console, wrapped, style)
 
 
-def _exact(console: Console, text: str, style: str = "") -> None:
+def exact(console: Console, text: str, style: str = "") -> None:
     """Print text verbatim; the terminal wraps long lines."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 

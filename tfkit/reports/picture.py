@@ -264,11 +264,11 @@ class _Painter:
             part = self._part(f"{key}/{name}", config.part.part_slot, name, config, plan, kind, f"{path}.{of_recipe}")
             return replace(part, reads=frozenset(reading.get(name, ())))
 
-        body = _series(wiring(layer, plan.shape(runs[0][0], layer), norms), box, f"{key}/")
-        if body is None:
+        wired = wiring(layer, plan.shape(runs[0][0], layer), norms)
+        if wired is None:
             named = [*reading, *(name for name, norm in norms.items() if norm is not None)]
             words.append("the layout's forward cannot be traced; only its parts are listed")
-            body = tuple(map(box, named))
+        body = tuple(map(box, named)) if wired is None else _series(wired, box, f"{key}/")
         for name in ("residual", "position"):
             if (extra := self.parts.get((plan.side, "layer", kind, name))) is not None:
                 words += [f"{name}: {word}" for word in _cost_words(extra.cost, extra.weights)]
@@ -332,13 +332,11 @@ def _cost_words(cost: Cost, weights: dict[str, tuple[int, ...]] | None = None) -
     return [*shapes, *(f"{FIGURES[name]} {figure(name, value)}" for name, value in values.items())]
 
 
-def _series(path: Path | None, box: Callable[[str], Box], key: str) -> Series | None:
-    if path is None:
-        return None
+def _series(path: Path, box: Callable[[str], Box], key: str) -> Series:
     blocks: list[Box | Fork | LayerGroup] = []
     for step in path:
         if isinstance(step, Junction):
-            blocks.append(Fork(tuple(_series(one, box, key) or () for one in step.paths), step.joined))
+            blocks.append(Fork(tuple(_series(one, box, key) for one in step.paths), step.joined))
         else:
             blocks.append(box(step.name) if step.kind == PART else Box(f"{key}{step.name}", "scale", step.name))
     return tuple(blocks)

@@ -15,6 +15,7 @@ from tfkit.core.machine import readable_bytes
 from tfkit.core.output import some
 from tfkit.reports.counts import Counts
 from tfkit.reports.diff import Change
+from tfkit.reports.parts_table import exact
 
 LEAST = 40  # minimum number of columns; in narrower terminals, the terminal wraps the lines
 
@@ -29,7 +30,7 @@ def say(console: Console, text: str, indent: int = 0, style: str = "", hang: int
         break_on_hyphens=False,
         break_long_words=False,
     )
-    console.print(wrapped, style=style, highlight=False, markup=False, soft_wrap=True)
+    exact(console, wrapped, style)
 
 
 SHOWN_NAMES = 8
@@ -56,14 +57,12 @@ def render(data: JsonObject, console: Console) -> None:
         say(console, data["note"], hang=0)
     console.print()
     for line in lines:
-        if not line.figures:
+        fits = bool(line.figures) and len(line.text) <= text_width
+        if not fits:
             say(console, line.text, style=line.style, hang=line.indent)
-            continue
-        if len(line.text) > text_width:
-            say(console, line.text, style=line.style, hang=line.indent)
-        text = line.text if len(line.text) <= text_width else ""
-        figures = "".join(figure.rjust(width) for figure, width in zip(line.figures, widths, strict=True))
-        console.print(text.ljust(text_width) + figures, style=line.style, highlight=False, markup=False, soft_wrap=True)
+        if line.figures:
+            figures = "".join(figure.rjust(width) for figure, width in zip(line.figures, widths, strict=True))
+            exact(console, (line.text * fits).ljust(text_width) + figures, line.style)
     console.print()
     say(console, caption(data), style="dim", hang=0)
 
@@ -171,9 +170,7 @@ def _figures(costs: JsonObject) -> tuple[str, ...]:
 
 def figure(key: str, value: int) -> str:
     """Format a cost."""
-    if not value:
-        return "-"
-    return readable_bytes(value) if key.endswith("_bytes") else f"{value:,}"
+    return _figure(key, value) if value else "-"
 
 
 WIDEST = 1000  # console width for measuring the table
