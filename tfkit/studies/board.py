@@ -94,17 +94,14 @@ State = Literal["waiting", "done", "diverged"]
 
 
 def measured(history: History, folder: RunFolder) -> dict[str, float]:
-    """Return the scores and costs of a run by name, without unreadable and non-finite values."""
+    """Return the scores and costs of a run by name, without unknown, unreadable and non-finite values."""
     try:
         evaluated = scores_of(folder)
     except RunError:
         evaluated = {}
     scores = {**{f"valid.{name}": value for name, value in history.best.items()}, **evaluated}
-    scores |= {
-        "seconds": history.seconds,
-        "tokens_per_second": history.tokens / history.seconds if history.seconds else 0.0,
-    }
-    scores |= {} if history.peak_memory is None else {"peak_memory": history.peak_memory}
+    rate = history.tokens / history.seconds if history.seconds else 0.0
+    scores |= {"seconds": history.seconds, "tokens_per_second": rate, "peak_memory": history.peak_memory}
     return {name: float(value) for name, value in scores.items() if is_score(value)}
 
 

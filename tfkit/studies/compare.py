@@ -114,13 +114,9 @@ def curve_of(folder: RunFolder) -> list[dict[str, float]]:
         lines, _ = good_lines(read_bytes(folder / METRICS))
     except RunError:
         return []
-    records = map(json.loads, lines)
-    points = [{name: value for name, value in record.items() if is_score(value)} for record in records]
-    return [
-        {name: value for name, value in point.items() if name in ("step", "tokens") or name.startswith("valid.")}
-        for point in points
-        if "step" in point and any(name.startswith("valid.") for name in point)
-    ]
+    drawn, records = re.compile(r"step|tokens|valid\..*"), map(json.loads, lines)
+    points = [{key: one for key, one in record.items() if drawn.fullmatch(key) and is_score(one)} for record in records]
+    return [point for point in points if "step" in point and any(name.startswith("valid.") for name in point)]
 
 
 def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, imports: Sequence[str]) -> StudyReport:

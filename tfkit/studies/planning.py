@@ -120,11 +120,8 @@ class _Planner:
         for value, factor in ((max(values), 2), (min(values), 0.5)):
             for _ in range(MORE):
                 value, exact = type(value)(value * factor), value * factor
-                if (
-                    value != exact
-                    or value in (*values, *found)
-                    or self._faults(arm, {**self.start(arm), key: value}, "study.tune")
-                ):
+                is_new = value == exact and value not in (*values, *found)
+                if not is_new or self._faults(arm, {**self.start(arm), key: value}, "study.tune"):
                     break
                 found.append(value)
         return tuple(found)

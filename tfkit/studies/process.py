@@ -143,10 +143,8 @@ def trial(source: StudySource, arm: Arm, folder: Path) -> Timing:
         if time.time() - left.stat().st_mtime > 3600:
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as place:
-        values = arm.all_values(
-            {"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0, "study": None}
-        )
-        values |= {"train.evaluations": None, "train.generation_rate": None}
+        values = arm.all_values({"train.steps": STEPS, "train.seed": 0, "train.metrics": [], "train.samples": 0})
+        values |= {"study": None, "train.evaluations": None, "train.generation_rate": None}
         values |= {"train.max_time": None, "train.callbacks": []}  # either may end the trial; callbacks also log it
         values |= {"train.not_finite": "skip"}  # the time is that of a run that does not diverge
         values |= {"train.evaluate_every": STEPS, "train.checkpoint_every": STEPS, "train.keep": "last"}
