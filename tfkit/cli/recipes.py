@@ -236,10 +236,7 @@ def explain_command(recipe: str, key: str, as_json: bool, reading: ReadOptions) 
 
 @click.command("schema")
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to FILE instead of printing.",
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE instead of printing."
 )
 @IMPORTS
 def schema_command(out: Path | None, imports: tuple[str, ...]) -> None:

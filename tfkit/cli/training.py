@@ -152,11 +152,7 @@ def _size(count: int) -> str:
 @click.argument("run")
 @click.option("--split", help="Split to evaluate: test, valid or train.  [default: test, else valid]")
 @click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
-@click.option(
-    "--quantize",
-    type=click.Choice(["int8", "bfloat16"]),
-    help="Quantize the weights before evaluating.",
-)
+@click.option("--quantize", type=click.Choice(["int8", "bfloat16"]), help="Quantize the weights before evaluating.")
 @DEVICE
 @sets_run
 def evaluate_command(
@@ -187,9 +183,7 @@ def evaluate_command(
     help="Show only matching runs: norm=rms_norm; repeatable.",
 )
 @click.option(
-    "--produced",
-    metavar="MEASURE=NUMBER",
-    help="Show the runs and study variants whose MEASURE rounds to NUMBER.",
+    "--produced", metavar="MEASURE=NUMBER", help="Show the runs and study variants whose MEASURE rounds to NUMBER."
 )
 @click.option("--sort", metavar="KEY", help="Sort by a column or a key of the recipe.  [default: by name]")
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")

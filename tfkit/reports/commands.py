@@ -1,5 +1,3 @@
 """Commands of this room: module within tfkit.cli, group, and line in `tfkit --help`."""
 
-COMMANDS = {
-    "draw": ("comparing", "Recipes", "Draw an architecture, or the differences between two."),
-}
+COMMANDS = {"draw": ("comparing", "Recipes", "Draw an architecture, or the differences between two.")}

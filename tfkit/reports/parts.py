@@ -57,8 +57,7 @@ SLOTS: dict[str, Note] = {
     ),
     "residual": Note("connects sublayers and norms to the residual stream", "model.layer.residual: pre_norm"),
     "activation": Note(
-        "elementwise function within another part",
-        "model.layer.feedforward: {type: mlp, d_ff: 2048, activation: gelu}",
+        "elementwise function within another part", "model.layer.feedforward: {type: mlp, d_ff: 2048, activation: gelu}"
     ),
     "embedding": Note("maps token ids to vectors", "model.embedding: {type: tokens, scale: sqrt_d_model}"),
     "head": Note(

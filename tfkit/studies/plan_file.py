@@ -22,11 +22,7 @@ from tfkit.studies.board import Board
 from tfkit.studies.plan import PLAN, RUNS, Plan
 from tfkit.studies.settings import Keep
 
-DROPPED: dict[Keep, tuple[str, ...]] = {
-    "scores": (CHECKPOINTS, WEIGHTS, ADAPTER),
-    "weights": (CHECKPOINTS,),
-    "all": (),
-}
+DROPPED: dict[Keep, tuple[str, ...]] = {"scores": (CHECKPOINTS, WEIGHTS, ADAPTER), "weights": (CHECKPOINTS,), "all": ()}
 
 
 def reduce(folder: RunFolder, keep: Keep) -> None:

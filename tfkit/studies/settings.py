@@ -168,8 +168,7 @@ class Study(Section):
         (), description="claims of papers to test on the runs"
     )
     keep: Keep = Field(
-        "all",
-        description="files kept of each finished run; scores: no weights or checkpoints; weights: no checkpoints",
+        "all", description="files kept of each finished run; scores: no weights or checkpoints; weights: no checkpoints"
     )
 
     @field_validator("seeds", mode="before")
