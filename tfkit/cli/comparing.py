@@ -17,7 +17,7 @@ import click
 
 from tfkit.cli import options
 from tfkit.cli.new import refuse
-from tfkit.cli.options import BATCH, DEVICE, DTYPE, EXACT_JSON, ReadOptions, Whole, reads_recipe, reads_run
+from tfkit.cli.options import BATCH, DEVICE, DTYPE, EXACT_JSON, PATH, ReadOptions, Whole, reads_recipe, reads_run
 from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
@@ -130,13 +130,10 @@ FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
 @click.command("draw")
 @click.argument("recipe", metavar="[RECIPE_OR_RUN]", required=False)
 @click.argument("other", required=False)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
+@click.option("--out", type=PATH, metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
 @click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
 @click.option(
-    "--gallery",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write an HTML page with drawings of all shipped models instead.",
+    "--gallery", type=PATH, metavar="FILE", help="Write an HTML page with drawings of all shipped models instead."
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @reads_recipe

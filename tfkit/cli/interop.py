@@ -120,7 +120,10 @@ def export_command(
     if form == ONNX:
         _to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize)
     elif form == PEFT:
-        _to_peft(loaded, folder, force)
+        from tfkit.interop.huggingface.adapters import export_adapter
+
+        made = export_adapter(loaded, folder, force)
+        echo(f'Load: peft.PeftModel.from_pretrained(model, "{made}")')
     else:
         _to_transformers(loaded, folder, force, pooling, form == SENTENCES)
     from tfkit.interop.hub import LocalPaths
@@ -164,13 +167,6 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     if exported.whole_text:
         echo("the decoder's cache is not exported: the whole text is recomputed for each new token")
     echo(f"Compare: tfkit verify {run.folder} --against {exported.path}")
-
-
-def _to_peft(run: Run, folder: str, force: bool) -> None:
-    from tfkit.interop.huggingface.adapters import export_adapter
-
-    made = export_adapter(run, folder, force)
-    echo(f'Load: peft.PeftModel.from_pretrained(model, "{made}")')
 
 
 @click.command("verify")

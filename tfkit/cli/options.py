@@ -114,6 +114,7 @@ class ReadOptions:
         return load_run(folder, self.trust, where, self.imports, self.sets, self.accept_changes)
 
 
+PATH = click.Path(path_type=Path)
 DEVICE = click.option(
     "--device",
     type=_device,

@@ -13,7 +13,7 @@ import click
 
 from tfkit.cli import options
 from tfkit.cli.main import WRONG, complain
-from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, ReadOptions, Whole, reads_recipe
+from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, PATH, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import LEAST, echo, echo_data
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, TfkitError, UsageError
@@ -156,7 +156,7 @@ def _summary(recipe: Recipe) -> str:
 @EXACT_JSON
 @click.option("--code", is_flag=True, help="Print the model as one file of plain PyTorch instead.")
 @click.option("--with", "inputs", multiple=True, metavar="NAMES", help="More inputs: attention_mask,token_type_ids.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE.py", help="Write the code to FILE.py.")
+@click.option("--out", type=PATH, metavar="FILE.py", help="Write the code to FILE.py.")
 @click.option("--force", is_flag=True, help="Replace an existing FILE.py.")
 @reads_recipe
 def show_command(

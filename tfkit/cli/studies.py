@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli.main import INTERRUPTED, NO
-from tfkit.cli.options import EXACT_JSON, IMPORTS, SETS, TRUST, Whole
+from tfkit.cli.options import EXACT_JSON, IMPORTS, PATH, SETS, TRUST, Whole
 from tfkit.cli.terminal import OUTPUT, echo, echo_data, echo_json, outlasting, warn
 from tfkit.core.bounds import JOBS, SEEDS
 from tfkit.core.errors import UsageError
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("study")
 @click.argument("study", metavar="STUDY")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder.  [default: studies/<name>]"
-)
+@click.option("--out", type=PATH, metavar="FOLDER", help="Output folder.  [default: studies/<name>]")
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
@@ -150,11 +148,9 @@ def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_com
 
 
 @click.command("compare")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="Metric to compare; repeatable.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FOLDER", help="Write the HTML page and the tables to FOLDER."
-)
+@click.option("--out", type=PATH, metavar="FOLDER", help="Write the HTML page and the tables to FOLDER.")
 @EXACT_JSON
 @IMPORTS
 @TRUST
