@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -193,17 +194,14 @@ def check_encoder_runs_once(case: Case) -> None:
     expect(len(calls) == 1, f"the encoder ran {len(calls)} times in 4 decoding steps")
 
 
+# a check of an attention alone, with each of its options
+of_attention = partial(contract, slots=("attention",), every_option=True, once=True)
 HIDDEN = 1  # the key hidden by a bias
 HOT = 2  # the query with a temperature
 
 
-@contract(
-    "with a rotary position, the output depends only on relative positions",
-    "determinism",
-    slots=("attention",),
-    capability="rotation",
-    every_option=True,
-    once=True,
+@of_attention(
+    "with a rotary position, the output depends only on relative positions", "determinism", capability="rotation"
 )
 def check_rotation(case: Case) -> None:
     """Compare outputs with a rotary position, without it, with shifted positions, and with doubled positions."""
@@ -237,14 +235,7 @@ class Hiding(Position):
         return hidden.expand(-1, num_heads, query_positions.shape[1], -1)  # [batch heads query key]
 
 
-@contract(
-    "a position's bias is added to the scores",
-    "determinism",
-    slots=("attention",),
-    capability="bias",
-    every_option=True,
-    once=True,
-)
+@of_attention("a position's bias is added to the scores", "determinism", capability="bias")
 def check_bias(case: Case) -> None:
     """Check that an ALiBi position changes the output, and that a bias of -1e9 hides a key."""
     alone = Alone(case)
@@ -269,14 +260,7 @@ class Warming(Position):
         return self.factors[positions]
 
 
-@contract(
-    "a position's temperature multiplies the scores of its query",
-    "determinism",
-    slots=("attention",),
-    capability="temperature",
-    every_option=True,
-    once=True,
-)
+@of_attention("a position's temperature multiplies the scores of its query", "determinism", capability="temperature")
 def check_temperature(case: Case) -> None:
     """Check that a temperature affects only its query, and that temperature 0 makes all scores of a query equal."""
     alone = Alone(case)
@@ -305,13 +289,10 @@ def check_temperature(case: Case) -> None:
 MEMORY, WIDTH = 4, 10  # length of the memory, and its width, which differs from d_model
 
 
-@contract(
+@of_attention(
     "cross-attention reads every token of a memory with a different length and width",
     "determinism",
-    slots=("attention",),
     capability="cross_attention",
-    every_option=True,
-    once=True,
 )
 def check_cross_attention(case: Case) -> None:
     """Change the tokens of the memory one at a time: every output must change."""
@@ -332,13 +313,8 @@ def check_cross_attention(case: Case) -> None:
         )
 
 
-@contract(
-    "observed attention weights sum to 1 over the visible tokens",
-    "determinism",
-    slots=MIXING,
-    capability="weights",
-    every_option=True,
-    once=True,
+@of_attention(
+    "observed attention weights sum to 1 over the visible tokens", "determinism", slots=MIXING, capability="weights"
 )
 def check_weights(case: Case) -> None:
     """Check that weights sum to 1 (to 0 for fully masked rows), and that observing them has no effect."""

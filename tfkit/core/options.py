@@ -75,11 +75,18 @@ def has_bias(bias: bool | tuple[str, ...], projection: str) -> bool:
     return bias if isinstance(bias, bool) else projection in bias
 
 
-def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> Iterator[Problem]:
     """Yield names in a `Bias` option that are not projections of the part."""
     for name in () if isinstance(bias, bool) else bias:
         if name not in projections:
-            yield "bias", f"'{name}' is not a projection of this part; available: {', '.join(projections)}"
+            yield Problem("bias", f"'{name}' is not a projection of this part; available: {', '.join(projections)}")
+
+
+def check_heads(num_heads: int, head_dim: int | None, d_model: int) -> Iterator[Problem]:
+    """Yield a problem if `head_dim` is left to d_model, which the heads do not divide."""
+    if head_dim is None and d_model % num_heads:
+        text = f"{num_heads} heads do not divide d_model {d_model}; use a divisor, or set head_dim"
+        yield Problem("num_heads", text)
 
 
 def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:

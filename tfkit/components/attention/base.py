@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
 from torch import Tensor
 
 from tfkit.components.sublayer import Sublayer
 from tfkit.core import component
+from tfkit.core.component import Problem, Shape
+from tfkit.core.options import Bias, Heads, Width, check_bias, check_heads
 from tfkit.core.slots import AttentionFacts
 from tfkit.functional.view import GrowingBuffers
 
@@ -71,3 +77,21 @@ class Attention(Sublayer, AttentionFacts):
     def new_state(self) -> KeyValueState | None:
         """Return an empty cache if the part can decode from one."""
         return KeyValueState() if "cache" in self.capabilities else None
+
+
+class PlainHeadsConfig(Attention.Config):
+    """Options of attentions with equal heads and `projections`."""
+
+    num_heads: Heads = Field(description="heads; 1 is single-head attention")
+    head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
+    bias: Bias = Field(True, description="biases: all, none, or a list of projections")
+
+    projections: ClassVar[tuple[str, ...]] = ("query", "key", "value", "output")
+
+    def check(self, shape: Shape) -> Iterator[Problem]:
+        yield from check_heads(self.num_heads, self.head_dim, shape.d_model)
+        yield from check_bias(self.bias, self.projections)
+
+    def width(self, shape: Shape) -> int:
+        """Return the width of one head."""
+        return self.head_dim or shape.d_model // self.num_heads

@@ -64,8 +64,7 @@ class Latent(Attention):
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
-            for option, message in check_bias(self.bias, PROJECTIONS):
-                yield Problem(option, message)
+            yield from check_bias(self.bias, PROJECTIONS)
             for rank in {self.kv_rank, self.query_rank or self.kv_rank}:
                 yield from check_norm("norm", self.norm, rank)
             missing = ("query_down", "query_up") if self.query_rank is None else ("query",)

@@ -13,14 +13,13 @@ from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.attention.base import Attention
+from tfkit.components.attention.base import Attention, PlainHeadsConfig
 from tfkit.core.component import Problem, Shape, Unlearnable
 from tfkit.core.context import Context
-from tfkit.core.options import Bias, Heads, Width, check_bias, has_bias
+from tfkit.core.options import Width, has_bias
 from tfkit.core.registry import register
 from tfkit.functional.kernel import KernelSums, kernel_attention, read
 
-PROJECTIONS = ("query", "key", "value", "output")
 PIECE = 2048  # maximum number of tokens whose features are in memory at once, in inference
 SPLIT = "batch time (head dim) -> batch head time dim"
 
@@ -31,19 +30,9 @@ class KernelAttention(Attention):
     In causal layers j <= i, computed with prefix sums; the decode state holds the sums instead of keys and values.
     """
 
-    class Config(Attention.Config):
-        num_heads: Heads = Field(description="heads; 1 is single-head attention")
-        head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
-        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
-
+    class Config(PlainHeadsConfig):
         def check(self, shape: Shape) -> Iterator[Problem]:
-            if self.head_dim is None and shape.d_model % self.num_heads:
-                yield Problem(
-                    "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
-                )
-            for option, message in check_bias(self.bias, PROJECTIONS):
-                yield Problem(option, message)
+            yield from super().check(shape)
             if self.num_features(shape) == 1:
                 text = "with a single feature, the queries cancel out and are never trained; use more features"
                 yield Unlearnable("", text)
@@ -51,10 +40,6 @@ class KernelAttention(Attention):
         def num_features(self, shape: Shape) -> int:
             """Return the number of features phi."""
             return self.width(shape)
-
-        def width(self, shape: Shape) -> int:
-            """Return the width of one head."""
-            return self.head_dim or shape.d_model // self.num_heads
 
     capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
     residual_outputs = ("output",)

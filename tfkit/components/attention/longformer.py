@@ -4,17 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from einops import rearrange
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.attention.base import Attention
-from tfkit.core.component import Problem, Shape
+from tfkit.components.attention.base import Attention, PlainHeadsConfig
+from tfkit.core.component import Shape
 from tfkit.core.context import Context
-from tfkit.core.options import Bias, Dropout, Heads, Width, check_bias, has_bias
+from tfkit.core.options import Dropout, has_bias
 from tfkit.core.registry import register
 from tfkit.functional.attend import Scores, attend, attend_rows, reference
 from tfkit.functional.band import places_of, rows_at, with_rows
@@ -32,24 +30,10 @@ class LongformerAttention(Attention):
     ordinary projections, in one softmax.
     """
 
-    class Config(Attention.Config):
-        num_heads: Heads = Field(description="heads; 1 is single-head attention")
-        head_dim: Width | None = Field(None, description="width of a head; none: d_model / num_heads")
-        bias: Bias = Field(True, description="biases: all, none, or a list of projections")
+    class Config(PlainHeadsConfig):
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
-        def check(self, shape: Shape) -> Iterator[Problem]:
-            if self.head_dim is None and shape.d_model % self.num_heads:
-                yield Problem(
-                    "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
-                )
-            for option, message in check_bias(self.bias, PROJECTIONS):
-                yield Problem(option, message)
-
-        def width(self, shape: Shape) -> int:
-            """Return the width of one head."""
-            return self.head_dim or shape.d_model // self.num_heads
+        projections = PROJECTIONS
 
     capabilities = frozenset({"bidirectional", "padding", "packing", "masks", "weights", "compile", "export"})
     needs = frozenset({"global_attention_mask"})

@@ -28,6 +28,7 @@ from tfkit.core.options import (
     Scale,
     Width,
     check_bias,
+    check_heads,
     check_norm,
     has_bias,
     part_option,
@@ -133,11 +134,7 @@ class MultiHead(Attention):
         dropout: Dropout = Field(0.0, description="dropout of the attention weights")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
-            if self.head_dim is None and shape.d_model % self.num_heads:
-                yield Problem(
-                    "num_heads",
-                    f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim",
-                )
+            yield from check_heads(self.num_heads, self.head_dim, shape.d_model)
             if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
                 yield Problem(
                     "num_kv_heads",
@@ -145,8 +142,7 @@ class MultiHead(Attention):
                 )
             if self.qk_norm is None and self.qk_norm_at != "heads":
                 yield Problem("qk_norm_at", "has no effect without qk_norm; set qk_norm too")
-            for option, message in check_bias(self.bias, PROJECTIONS if self.share is None else ("query", "output")):
-                yield Problem(option, message)
+            yield from check_bias(self.bias, PROJECTIONS if self.share is None else ("query", "output"))
             if not self.output:
                 yield from self._check_joined(shape)
             for option in ("value_residual", "share") if shape.memory_width is not None else ():

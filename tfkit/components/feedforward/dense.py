@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.sublayer import Sublayer
-from tfkit.core.component import Config, Problem, Shape
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.inputs import TOKENWISE
 from tfkit.core.options import (
@@ -37,12 +37,6 @@ class FeedForward(Sublayer):
     capabilities = TOKENWISE
 
 
-def inner_norm(config: Config | None, d_ff: int) -> nn.Module:
-    """Build the norm of the inner activations, or an identity."""
-    norm: nn.Module = nn.Identity() if config is None else config.build(Shape(d_ff))
-    return norm
-
-
 PROJECTIONS = ("up", "down")
 
 
@@ -60,8 +54,7 @@ class MLP(FeedForward):
         dropout: DropoutRate = Field(0.0, description="dropout of the inner activations")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
-            for option, message in check_bias(self.bias, PROJECTIONS):
-                yield Problem(option, message)
+            yield from check_bias(self.bias, PROJECTIONS)
             yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
 
     residual_outputs = ("down",)
@@ -71,7 +64,7 @@ class MLP(FeedForward):
         super().__init__(config, shape)
         self.up = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "up"))
         self.activation = config.activation.build(replace(shape, d_model=config.d_ff))
-        self.inner_norm = inner_norm(config.inner_norm, config.d_ff)
+        self.inner_norm = nn.Identity() if config.inner_norm is None else config.inner_norm.build(Shape(config.d_ff))
         self.dropout = Dropout(config.dropout)
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 
@@ -104,8 +97,7 @@ class GatedLinearUnit(FeedForward):
         dropout: DropoutRate = Field(0.0, description="dropout of the inner activations, after the gate")
 
         def check(self, shape: Shape) -> Iterator[Problem]:
-            for option, message in check_bias(self.bias, GATED_PROJECTIONS):
-                yield Problem(option, message)
+            yield from check_bias(self.bias, GATED_PROJECTIONS)
             yield from check_norm("inner_norm", self.inner_norm, self.d_ff)
 
     residual_outputs = ("down",)
@@ -119,7 +111,7 @@ class GatedLinearUnit(FeedForward):
         self.gate = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "gate"))
         self.up = nn.Linear(shape.d_model, config.d_ff, bias=has_bias(config.bias, "up"))
         self.activation = config.activation.build(replace(shape, d_model=config.d_ff))
-        self.inner_norm = inner_norm(config.inner_norm, config.d_ff)
+        self.inner_norm = nn.Identity() if config.inner_norm is None else config.inner_norm.build(Shape(config.d_ff))
         self.dropout = Dropout(config.dropout)
         self.down = nn.Linear(config.d_ff, shape.d_model, bias=has_bias(config.bias, "down"))
 

@@ -107,8 +107,8 @@ class MaskedLM(TokenHead):
         def check(self, shape: Shape) -> Iterator[Problem]:
             if shape.vocab_size is None:
                 yield Problem("", "masked_lm needs a vocab_size in the model: a number or `tokenizer`")
-            for option, message in () if self.bias == "frozen" else check_bias(self.bias, PROJECTIONS):
-                yield Problem(option, message)
+            if self.bias != "frozen":
+                yield from check_bias(self.bias, PROJECTIONS)
             if self.tied and self.d_output is not None:
                 yield Problem(
                     "d_output",

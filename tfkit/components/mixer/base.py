@@ -201,17 +201,26 @@ def _waves(size: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return angle.cos(), angle.sin()
 
 
+class Convolving(Mixer):
+    """Base of mixers that begin with a short causal convolution."""
+
+    pads_first = True
+    residual_outputs = ("output",)
+
+    def new_state(self) -> Columns:
+        """Return an empty state."""
+        return Columns()
+
+
 @register("mixer", "short_convolution")
-class ShortConvolution(Mixer):
+class ShortConvolution(Convolving):
     """output(C x * convolve(B x * value(x))), a depthwise convolution over `size` tokens (LFM2, arXiv 2511.23404)."""
 
     class Config(Mixer.Config):
         size: Width = Field(3, description="width of the convolution in tokens, up to and including the current one")
         bias: bool = Field(False, description="add biases to the projections and the convolution")
 
-    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding", "compile", "export"})
-    residual_outputs = ("output",)
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -222,10 +231,6 @@ class ShortConvolution(Mixer):
         self.value = nn.Linear(width, width, bias=config.bias)
         self.convolution = nn.Conv1d(width, width, config.size, groups=width, bias=config.bias)
         self.output = nn.Linear(width, width, bias=config.bias)
-
-    def new_state(self) -> Columns:
-        """Return an empty state."""
-        return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         mixed, real = self.input_gate(x) * self.value(x), context.mask.real  # [batch time width]
@@ -241,7 +246,7 @@ SMALLEST, LARGEST = 1e-3, 0.1  # range of the initial step sizes
 
 
 @register("mixer", "mamba")
-class Mamba(Mixer):
+class Mamba(Convolving):
     """output((C_t h_t + D x_t) * silu(gate)), h_t = exp(dt A) h_(t-1) + dt B_t x_t (Gu and Dao 2023, arXiv 2312.00752).
 
     x is the input, widened by `expand`, after a short causal convolution and a silu; dt, B and C are projections of x.
@@ -262,9 +267,7 @@ class Mamba(Mixer):
             for size in {self.rank or math.ceil(shape.d_model / 16), self.d_state}:
                 yield from check_norm("norm", self.norm, size)
 
-    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding"})
-    residual_outputs = ("output",)
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -284,10 +287,6 @@ class Mamba(Mixer):
         self.log_decay = nn.Parameter(torch.arange(1, state + 1).float().log().repeat(width, 1))  # log(-A)
         self.skip = nn.Parameter(torch.ones(width))  # D
         self.output = nn.Linear(width, shape.d_model, bias=config.bias)
-
-    def new_state(self) -> Columns:
-        """Return an empty state."""
-        return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         state: Columns | None = context.state
@@ -315,7 +314,7 @@ class Mamba(Mixer):
 
 
 @register("mixer", "mamba2")
-class Mamba2(Mixer):
+class Mamba2(Convolving):
     """output(norm((h_t C_t + D x_t) silu(gate))), h_t = exp(dt A) h_(t-1) + dt x_t B_tᵀ (Dao and Gu 2024, 2405.21060).
 
     x, B and C are projections after a short causal convolution and a silu. Each head has one step size dt, A and D, and
@@ -355,9 +354,7 @@ class Mamba2(Mixer):
                 yield Problem("step_limits", f"{list(self.step_limits)}: the first must be below the second")
             yield from check_norm("norm", self.norm, self.heads(shape) * self.head_dim)
 
-    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding", "packing"})
-    residual_outputs = ("output",)
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -375,10 +372,6 @@ class Mamba2(Mixer):
         self.skip = nn.Parameter(torch.ones(heads))  # D
         self.norm = nn.Identity() if config.norm is None else config.norm.build(Shape(width))
         self.output = nn.Linear(width, shape.d_model, bias=config.bias)
-
-    def new_state(self) -> Columns:
-        """Return an empty state."""
-        return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         state: Columns | None = context.state

@@ -12,10 +12,10 @@ from einops import rearrange, repeat
 from pydantic import Field
 from torch import Tensor, nn
 
-from tfkit.components.mixer.base import Mixer, first_steps
+from tfkit.components.mixer.base import Convolving, first_steps
 from tfkit.core.component import Problem, Shape, Unlearnable
 from tfkit.core.context import Context
-from tfkit.core.options import Activation, Heads, Norm, Width, check_norm, part_option
+from tfkit.core.options import Activation, Heads, Norm, Width, check_heads, check_norm, part_option
 from tfkit.core.registry import register
 from tfkit.functional.delta import delta_rule
 from tfkit.functional.kernel import Columns, causal_convolution
@@ -26,7 +26,7 @@ MERGE = "batch head time dim -> batch time (head dim)"
 EPS = 1e-6  # added to the squared length of queries and keys
 
 
-class DeltaRule(Mixer):
+class DeltaRule(Convolving):
     """output(norm(o) * activation(gate)), o_t = S_tᵀ q_t, S_t = (I - b_t k_t k_tᵀ) diag(a_t) S_(t-1) + b_t k_t v_tᵀ.
 
     q, k and v are projections after a short causal convolution and a silu; q and k then have length 1, q divided by
@@ -34,7 +34,7 @@ class DeltaRule(Mixer):
     projections too.
     """
 
-    class Config(Mixer.Config):
+    class Config(Convolving.Config):
         num_heads: Heads = Field(description="heads of queries and keys")
         head_dim: Width | None = Field(None, description="width of a query or key head; none: d_model / num_heads")
         num_value_heads: Heads | None = Field(
@@ -49,10 +49,9 @@ class DeltaRule(Mixer):
         )
 
         def check(self, shape: Shape) -> Iterator[Problem]:
-            if self.head_dim is None and shape.d_model % self.num_heads:
-                text = f"{self.num_heads} heads do not divide d_model {shape.d_model}; use a divisor, or set head_dim"
-                yield Problem("num_heads", text)
-            elif self.widths(shape)[0] == 1:
+            undivided = [*check_heads(self.num_heads, self.head_dim, shape.d_model)]
+            yield from undivided
+            if not undivided and self.widths(shape)[0] == 1:
                 yield Unlearnable("", "queries and keys of one channel have only a sign; use wider heads")
             if self.num_value_heads is not None and self.num_value_heads % self.num_heads:
                 text = f"{self.num_heads} heads do not divide {self.num_value_heads} value heads; use a multiple"
@@ -67,9 +66,7 @@ class DeltaRule(Mixer):
             width = self.head_dim or max(1, shape.d_model // self.num_heads)
             return width, self.value_dim or width
 
-    pads_first = True
     capabilities = frozenset({"causal", "cache", "padding", "packing"})
-    residual_outputs = ("output",)
     config: Config
 
     def __init__(self, config: Config, shape: Shape) -> None:
@@ -98,10 +95,6 @@ class DeltaRule(Mixer):
     def projection(self, width: int) -> nn.Module:
         """Return a map from d_model to the decays or the gate."""
         return nn.Linear(self.shape.d_model, width, bias=False)
-
-    def new_state(self) -> Columns:
-        """Return an empty state."""
-        return Columns()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         state: Columns | None = context.state
