@@ -27,8 +27,6 @@ class VectorEmbedding(Embedding):
     """Base class of embeddings that read `inputs_embeds` instead of ids."""
 
     class Config(Embedding.Config):
-        """Options of every embedding of vectors."""
-
         bias: bool = Field(True, description="add a bias to the projection")
         scale: Scale = Field(None, description="factor on the vectors, before the positions are added")
         norm: Norm | None = Field(None, description="norm of the sum")

@@ -151,8 +151,6 @@ class Corpus(CorpusFacts):
     """Base of corpora. Fields are `source` and `target` for pairs, else `text`, possibly with `label` or `tags`."""
 
     class Config(CorpusFacts.Config, RecipeConfig):
-        """Options of every corpus."""
-
         where: Conditions = Field(
             (), description="conditions on a field, or on another column of the file: year>1990, or a list of them"
         )
@@ -352,8 +350,6 @@ class RecordCorpus(Corpus):
     """Base of corpora with one example per record; an empty field is an error unless `skip_empty` is set."""
 
     class Config(Corpus.Config):
-        """Options of all record corpora."""
-
         skip_empty: bool = Field(False, description="drop records with an empty field; false: raise an error")
 
     config: Config
@@ -398,8 +394,6 @@ class TextRecordCorpus(RecordCorpus):
     """Base of corpora that read records from text files."""
 
     class Config(RecordCorpus.Config):
-        """Options of all record corpora that read text files."""
-
         encoding: Encoding = Field("utf-8", description="text encoding of the file: utf-8, latin-1, ...")
 
     def __init__(self, config: Config) -> None:

@@ -34,8 +34,6 @@ class Probe(Corpus):
     example: ClassVar = {"count": 20}
 
     class Config(Corpus.Config):
-        """Options of all probes."""
-
         split: Literal["train", "valid", "test", "longer"] = Field("train", description="the split")
         count: PositiveInt = Field(20_000, description="number of distinct pairs in the split")
         shortest: Drawn = Field(1, description="minimum length in train, valid and test")
@@ -124,8 +122,6 @@ class Copying(Probe):
     """Probe: target = source, a sequence of random symbols (Graves et al. 2014, arXiv 1410.5401)."""
 
     class Config(Probe.Config):
-        """Options of copying."""
-
         symbols: Drawn = Field(20, description="number of symbols")
 
     config: Config
@@ -149,8 +145,6 @@ class Sorting(Probe):
     """Probe: target = the numbers of the source in ascending order (Graves et al. 2014, arXiv 1410.5401)."""
 
     class Config(Probe.Config):
-        """Options of sorting."""
-
         largest: Drawn = Field(50, description="the largest number (the smallest is 0)")
 
     config: Config
@@ -169,8 +163,6 @@ class AssociativeRecall(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of associative_recall."""
-
         shortest: Drawn = Field(4, description="minimum number of pairs in train, valid and test")
         length: Drawn = Field(8, description="maximum number of pairs in train, valid and test")
         longest: Drawn = Field(16, description="maximum number of pairs in longer (must exceed length)")
@@ -198,8 +190,6 @@ class Induction(Probe):
     example: ClassVar = {"count": 20, "shortest": 3, "following": 2}
 
     class Config(Probe.Config):
-        """Options of induction."""
-
         shortest: Drawn = Field(5, description="minimum length in train, valid and test")
         length: Drawn = Field(16, description="maximum length in train, valid and test")
         longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
@@ -233,8 +223,6 @@ class Parity(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of parity."""
-
         count: PositiveInt = Field(10_000, description="number of distinct pairs in this split")
         length: Drawn = Field(16, description="maximum length in train, valid and test")
         longest: Drawn = Field(32, description="maximum length in longer (must exceed length)")
@@ -256,8 +244,6 @@ class Brackets(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of brackets."""
-
         kinds: Drawn = Field(4, description="number of kinds of brackets, k")
         depth: Drawn = Field(6, description="maximum number of open brackets")
 
@@ -286,8 +272,6 @@ class ModularAddition(Probe):
     example: ClassVar = {"count": 20, "modulus": 13}
 
     class Config(Probe.Config):
-        """Options of modular_addition."""
-
         count: PositiveInt = Field(1_500, description="number of distinct pairs in this split")
         shortest: Drawn = Field(2, description="minimum number of summands in train, valid and test")
         length: Drawn = Field(2, description="maximum number of summands in train, valid and test")

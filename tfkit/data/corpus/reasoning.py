@@ -101,8 +101,6 @@ class Depo(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of depo."""
-
         length: Drawn = Field(2, description="maximum number of arrows to follow in train, valid and test")
         longest: Drawn = Field(4, description="maximum number of arrows to follow in longer (must exceed length)")
         fewest: Drawn = Field(3, description="minimum number of nodes in a cycle")
@@ -141,8 +139,6 @@ class Brevo(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of brevo."""
-
         shortest: Drawn = Field(2, description="minimum number of nodes in train, valid and test")
         length: Drawn = Field(6, description="maximum number of nodes in train, valid and test")
         longest: Drawn = Field(9, description="maximum number of nodes in longer (must exceed length)")
@@ -206,8 +202,6 @@ class Mano(Probe):
     """
 
     class Config(Probe.Config):
-        """Options of mano."""
-
         length: Drawn = Field(2, description="maximum number of operations in train, valid and test")
         longest: Drawn = Field(4, description="maximum number of operations in longer (must exceed length)")
         modulus: Drawn = Field(13, description="p")
@@ -240,8 +234,6 @@ class Lano(Probe):
     metric: ClassVar[str] = "grammatical"
 
     class Config(Probe.Config):
-        """Options of lano."""
-
         length: Drawn = Field(4, description="maximum length of the prefix in train, valid and test")
         longest: Drawn = Field(7, description="maximum length of the prefix in longer (must exceed length)")
         depth: Depth = Field(3, description="number of levels of the grammar")
@@ -304,8 +296,6 @@ class Capo(Corpus):
     example: ClassVar = {"people": 4}
 
     class Config(Corpus.Config):
-        """Options of capo."""
-
         split: Literal["train", "valid", "test"] = Field("train", description="the split")
         people: PositiveInt = Field(200, description="number of people, each with five facts")
         values: Drawn = Field(32, description="number of possible values of each fact")

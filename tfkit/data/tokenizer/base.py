@@ -295,8 +295,6 @@ class LearnedTokenizer(TokenizerPart):
     """Base of tokenizers that learn a vocabulary."""
 
     class Config(TokenizerPart.Config):
-        """Options of all learned tokenizers."""
-
         special_tokens: SpecialTokens = Field(
             default_factory=SpecialTokens, description="special tokens by role; none: no token for the role"
         )

@@ -31,8 +31,6 @@ class Ids(LearnedTokenizer):
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `ids`."""
-
         vocab_size: Vocabulary | None = Field(
             None,
             description="number of ids, without added special tokens; none: the largest in the texts + 1, up to 2^20",
@@ -87,8 +85,6 @@ class SymbolTokenizer(Word):
     """Base of tokenizers that learn symbols, as `word` learns words."""
 
     class Config(Word.Config):
-        """Options of all tokenizers of symbols."""
-
         def id_of(self, role: str) -> int | None:
             return None
 
@@ -132,8 +128,6 @@ class Symbols(SymbolTokenizer):
     """
 
     class Config(SymbolTokenizer.Config):
-        """Options of `symbols`."""
-
         by: Pattern | None = Field(
             None, description="regular expression of a symbol, such as Cl|Br|[A-Za-z]; other text is unknown"
         )
@@ -158,8 +152,6 @@ class Kmer(SymbolTokenizer):
     """
 
     class Config(SymbolTokenizer.Config):
-        """Options of `kmer`."""
-
         size: PositiveInt = Field(le=100, description="number of letters of a token")
         stride: PositiveInt = Field(1, description="number of letters between the starts of tokens, at most size")
 

@@ -50,8 +50,6 @@ class Word(LearnedTokenizer):
     """One token for each of the most frequent words, numbers and runs of punctuation, including the space before it."""
 
     class Config(LearnedTokenizer.Config):
-        """Options of `word`."""
-
         vocab_size: Vocabulary | None = Field(
             None, description="maximum number of tokens, including special tokens; none: no limit"
         )
@@ -102,8 +100,6 @@ class File(TokenizerPart):
     """A tokenizer.json, used unchanged except that truncation and padding are disabled."""
 
     class Config(TokenizerPart.Config):
-        """Options of `file`."""
-
         path: RecipePath = Field(description="a tokenizer.json")
         special_tokens: PretrainedTokens | None = Field(
             None, description="special tokens by role; none: inferred from common names"

@@ -25,8 +25,6 @@ class Bpe(LearnedTokenizer):
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `bpe`."""
-
         vocab_size: Vocabulary = Field(description="maximum number of tokens, including special ones")
         byte_level: bool = Field(
             False, description="merge bytes instead of characters, so that no text is unknown (GPT-2)"
@@ -85,8 +83,6 @@ class Unigram(LearnedTokenizer):
     """The most probable segmentation under a unigram model of pieces fitted with EM (Kudo 2018, arXiv 1804.10959)."""
 
     class Config(LearnedTokenizer.Config):
-        """Options of `unigram`."""
-
         vocab_size: Vocabulary = Field(description="maximum number of tokens, including special tokens and bytes")
         byte_fallback: bool = Field(
             False, description="encode unseen characters as bytes, so that no text is unknown (adds 256 tokens)"
@@ -173,8 +169,6 @@ class WordPiece(LearnedTokenizer):
     """
 
     class Config(LearnedTokenizer.Config):
-        """Options of `wordpiece`."""
-
         vocab_size: Vocabulary = Field(description="maximum number of tokens, including special tokens")
         lowercase: bool = Field(False, description="convert texts to lower case and strip accents (BERT uncased)")
         minimum_count: PositiveInt = Field(2, description="minimum number of occurrences of a pair to merge")
