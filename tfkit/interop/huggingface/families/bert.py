@@ -70,6 +70,11 @@ def layer_rules(
     return renamed({f"{CHECKPOINT}.{checkpoint}": f"{LAYER}.{own}" for checkpoint, own in names.items()})
 
 
+def tied_output(head: str) -> dict[str, str]:
+    """Return the copies in an output projection below `head`: of the token table, and of the bias."""
+    return {f"{head}.decoder.weight": "embeddings.word_embeddings.weight", f"{head}.decoder.bias": f"{head}.bias"}
+
+
 def renamed(names: Mapping[str, str]) -> tuple[Rule, ...]:
     """Return rules that rename weights and biases. `names`: checkpoint name -> tfkit name."""
     return tuple(Rule(f"{checkpoint}.{{kind}}", f"{own}.{{kind}}") for checkpoint, own in names.items())
@@ -189,10 +194,7 @@ class Bert(BertLike):
         "classifier": CLASSIFIER_RULES,
     }
     prefix, unprefixed = "bert.", ("cls.", "classifier.")
-    tied: ClassVar = {
-        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
+    tied: ClassVar = tied_output("cls.predictions")
     dropped: ClassVar[tuple[str, ...]] = ("pooler.dense.{kind}", "cls.seq_relationship.{kind}")
 
 
@@ -240,10 +242,7 @@ class BertGeneration(BertLike):
     rules = (*table_rules(), *layer_rules())
     head_rules: ClassVar = {"language_model": (Rule("lm_head.bias", "head.output.bias"),)}
     prefix, unprefixed = "bert.", ("lm_head.",)
-    tied: ClassVar = {
-        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    }
+    tied: ClassVar = tied_output("lm_head")
 
 
 FNET_NAMES = {

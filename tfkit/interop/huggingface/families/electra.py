@@ -21,6 +21,7 @@ from tfkit.interop.huggingface.families.bert import (
     layer_rules,
     renamed,
     table_rules,
+    tied_output,
 )
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import ACTIVATIONS, ConfigJson, Fixed, Setting, amended, look, sizes
@@ -256,10 +257,7 @@ class Albert(BertLike):
         "classifier": renamed({"pooler": "head.dense", "classifier": "head.output"}),
     }
     prefix, unprefixed = "albert.", ("predictions.", "sop_classifier.", "classifier.")
-    tied: ClassVar = {
-        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    }
+    tied: ClassVar = tied_output("predictions")
     dropped = ("pooler.{kind}", "sop_classifier.classifier.{kind}")
 
     @classmethod

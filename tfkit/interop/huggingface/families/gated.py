@@ -16,6 +16,7 @@ from tfkit.interop.huggingface.families.llama import (
     attention_rules,
     feedforward_rules,
     heads_of,
+    stretched_by,
 )
 from tfkit.interop.huggingface.family import merged, override
 from tfkit.interop.huggingface.settings import FULL, SLIDING, ConfigJson, Fixed, Rope, Setting, amended
@@ -117,14 +118,7 @@ class CWM(Llama):
         rms_norm_eps=1e-5,
     )
     rope = Rope(theta=1000000.0)
-    stretched = {
-        "rope_type": "llama3",
-        "rope_theta": 1000000.0,
-        "factor": 16.0,
-        "original_max_position_embeddings": 8192,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    }
+    stretched = stretched_by(16.0, 1000000.0)
     listed, period, window = True, (FULL, SLIDING, SLIDING, SLIDING), 8192
 
 
@@ -164,11 +158,7 @@ class NanoChat(Llama):
 class InternLM3(Llama):
     """InternLM 3 (Shanghai AI Laboratory 2025): Llama under another name."""
 
-    heads = {
-        "LlamaForCausalLM": {"head": {"type": "language_model"}},
-        "InternLM3ForCausalLM": {"head": {"type": "language_model"}},
-        "LlamaModel": {"head": "none"},
-    }
+    heads = {**heads_of("Llama"), "InternLM3ForCausalLM": {"head": {"type": "language_model"}}}
     settings = amended(
         Llama.settings, max_position_embeddings=32768, num_key_value_heads=2, head_dim=128, rms_norm_eps=1e-5
     )
@@ -178,11 +168,7 @@ class InternLM3(Llama):
 class IQuestCoder(Llama):
     """IQuest-Coder (IQuestLab 2026): Llama under another name."""
 
-    heads = {
-        "LlamaForCausalLM": {"head": {"type": "language_model"}},
-        "IQuestCoderForCausalLM": {"head": {"type": "language_model"}},
-        "LlamaModel": {"head": "none"},
-    }
+    heads = {**heads_of("Llama"), "IQuestCoderForCausalLM": {"head": {"type": "language_model"}}}
     settings = amended(
         Llama.settings, max_position_embeddings=131072, num_key_value_heads=8, head_dim=128, rms_norm_eps=1e-5
     )

@@ -40,10 +40,10 @@ def attention_rules(output: str = "o_proj", norms: Sequence[str] = ("q_norm", "k
     )
 
 
-def feedforward_rules(**names: str) -> tuple[Rule, ...]:
-    """Return the rules for the feed-forward's projections. `names`: tfkit name = checkpoint name."""
+def feedforward_rules(block: str = "mlp", /, **names: str) -> tuple[Rule, ...]:
+    """Return the rules for the projections of the feed-forward `block`. `names`: tfkit name = checkpoint name."""
     return tuple(
-        Rule(f"{CHECKPOINT}.mlp.{checkpoint}.{{kind}}", f"{LAYER}.feedforward.{own}.{{kind}}")
+        Rule(f"{CHECKPOINT}.{block}.{checkpoint}.{{kind}}", f"{LAYER}.feedforward.{own}.{{kind}}")
         for own, checkpoint in names.items()
     )
 
@@ -79,8 +79,15 @@ def heads_of(name: str) -> dict[str, ModelSection]:
     return {f"{name}ForCausalLM": {"head": {"type": "language_model"}}, f"{name}Model": {"head": "none"}}
 
 
+def stretched_by(factor: float, theta: float) -> ConfigJson:
+    """Return the rotary scaling of Llama 3.1 for texts longer than 8,192 tokens."""
+    bounds = {"original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {"rope_type": "llama3", "rope_theta": theta, "factor": factor, **bounds}
+
+
 ATTENTION = attention_rules()
-GATED = feedforward_rules(gate="gate_proj", up="up_proj", down="down_proj")
+GATED_NAMES = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+GATED = feedforward_rules(**GATED_NAMES)
 PLAIN = feedforward_rules(up="up_proj", down="down_proj")
 NORMS = norm_rules(attention_norm="input_layernorm", feedforward_norm="post_attention_layernorm")
 ENDS = end_rules()

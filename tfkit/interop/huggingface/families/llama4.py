@@ -14,9 +14,11 @@ from tfkit.interop.huggingface.families.llama import (
     CHECKPOINT,
     ENDS,
     GATED,
+    GATED_NAMES,
     LAYER,
     NORMS,
     attention_rules,
+    feedforward_rules,
     heads_of,
 )
 from tfkit.interop.huggingface.families.mistral import MULTIPLIERS, Granite
@@ -242,7 +244,6 @@ class GptOss(Sparse):
 
 CHUNKED = "chunked_attention"  # layer type with rotary positions and chunks
 LLAMA4_BLOCK = f"{CHECKPOINT}.feed_forward"
-PARTS = ("gate", "up", "down")
 
 
 @register("family", "llama4")
@@ -257,11 +258,7 @@ class Llama4(Sparse):
     fixed = (NO_JITTER,)
     rules = (
         *(*ENDS, *NORMS, *ATTENTION),
-        *(Rule(f"{LLAMA4_BLOCK}.{part}_proj.weight", f"{FEEDFORWARD}.{part}.weight") for part in PARTS),
-        *(
-            Rule(f"{LLAMA4_BLOCK}.shared_expert.{part}_proj.weight", f"{FEEDFORWARD}.shared_expert.{part}.weight")
-            for part in PARTS
-        ),
+        *(*feedforward_rules("feed_forward", **GATED_NAMES), *shared_rules("shared_expert", "feed_forward")),
         Rule(f"{LLAMA4_BLOCK}.router.weight", f"{FEEDFORWARD}.router.projection.weight"),
         gate_up_rule(f"{LLAMA4_BLOCK}.experts.gate_up_proj", TRANSPOSED_GATE_UP),
         Rule(f"{LLAMA4_BLOCK}.experts.down_proj", f"{STACKS}.down.weight", TRANSPOSED),

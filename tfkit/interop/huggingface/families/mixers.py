@@ -12,10 +12,12 @@ from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     CHECKPOINT,
+    GATED_NAMES,
     LAYER,
     Llama,
     attention_rules,
     end_rules,
+    feedforward_rules,
     heads_of,
     norm_rules,
 )
@@ -176,17 +178,13 @@ def short_rules(block: str = "feed_forward") -> tuple[Rule, ...]:
     """Return the rules for LFM2's layers, their plain feed-forward named `block`."""
     norms = {"operator_norm": "{mixing}_norm", "ffn_norm": "feedforward_norm"}
     gates = tuple(f"{MIXER}.{name}.{{kind}}" for name in ("input_gate", "output_gate", "value"))
-    widths = {"w1": "gate", "w3": "up", "w2": "down"}
     return (
         *(*end_rules("embedding_norm"), *attention_rules("out_proj", ("q_layernorm", "k_layernorm"))),
         *(Rule(f"{CHECKPOINT}.{name}.weight", f"{LAYER}.{own}.weight") for name, own in norms.items()),
         Rule(f"{CHECKPOINT}.conv.in_proj.{{kind}}", gates),
         Rule(f"{CHECKPOINT}.conv.conv.{{kind}}", f"{MIXER}.convolution.{{kind}}"),
         Rule(f"{CHECKPOINT}.conv.out_proj.{{kind}}", f"{MIXER}.output.{{kind}}"),
-        *(
-            Rule(f"{CHECKPOINT}.{block}.{name}.weight", f"{LAYER}.feedforward.{own}.weight")
-            for name, own in widths.items()
-        ),
+        *feedforward_rules(block, gate="w1", up="w3", down="w2"),
     )
 
 
@@ -281,11 +279,7 @@ class Jamba(Unplaced, Mixing, Sparse):
     rules = (
         *(*end_rules("final_layernorm"), *ATTENTION, *mamba_rules(f"{CHECKPOINT}.mamba")),
         *norm_rules(**{"{mixing}_norm": "input_layernorm", "feedforward_norm": "pre_ff_layernorm"}),
-        *expert_rules("feed_forward", router="router"),
-        *(
-            Rule(f"{CHECKPOINT}.feed_forward.{name}_proj.weight", f"{LAYER}.feedforward.{name}.weight")
-            for name in ("gate", "up", "down")
-        ),
+        *(*expert_rules("feed_forward", router="router"), *feedforward_rules("feed_forward", **GATED_NAMES)),
     )
     mixed: ClassVar[str] = "mamba"
     mixer: ClassVar[ModelSection] = {"type": "mamba", "norm": True}

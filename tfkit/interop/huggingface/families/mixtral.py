@@ -100,10 +100,10 @@ def expert_rules_in_memory() -> tuple[Rule, ...]:
     return (router, *stacked_rules(), *read_only(*separate))
 
 
-def shared_rules(name: str = "shared_experts") -> tuple[Rule, ...]:
+def shared_rules(name: str = "shared_experts", block: str = "mlp") -> tuple[Rule, ...]:
     """Return the rules for the shared expert."""
     return tuple(
-        Rule(f"{CHECKPOINT}.mlp.{name}.{part}_proj.{{kind}}", f"{FEEDFORWARD}.shared_expert.{part}.{{kind}}")
+        Rule(f"{CHECKPOINT}.{block}.{name}.{part}_proj.{{kind}}", f"{FEEDFORWARD}.shared_expert.{part}.{{kind}}")
         for part in ("gate", "up", "down")
     )
 

@@ -27,6 +27,7 @@ from tfkit.interop.huggingface.families.llama import (
     heads_of,
     norm_rules,
     sandwich_rules,
+    stretched_by,
 )
 from tfkit.interop.huggingface.family import merged
 from tfkit.interop.huggingface.settings import ACTIVATIONS, SLIDING, Rope, Setting, Switch, amended
@@ -197,14 +198,7 @@ class Apertus(Llama):
     # beta and eps are constants; "beta" would be mistaken for an old suffix of bias
     ignored = (*Llama.ignored, *(f"{CHECKPOINT}.mlp.act_fn.{name}" for name in ("beta", "bias", "eps")))
     rope = Rope(theta=12000000.0)
-    stretched = {
-        "rope_type": "llama3",
-        "rope_theta": 12000000.0,
-        "factor": 8.0,
-        "original_max_position_embeddings": 8192,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    }
+    stretched = stretched_by(8.0, 12000000.0)
 
     @classmethod
     def constants(cls, blueprint: Blueprint) -> Mapping[str, Tensor]:

@@ -19,6 +19,7 @@ from tfkit.interop.huggingface.families.bert import (
     layer_rules,
     renamed,
     table_rules,
+    tied_output,
 )
 from tfkit.interop.huggingface.families.llama import Llama
 from tfkit.interop.huggingface.family import merged, override
@@ -77,10 +78,7 @@ class Roberta(Offset):
         "classifier": renamed({"classifier.dense": "head.dense", "classifier.out_proj": "head.output"}),
     }
     prefix, unprefixed = "roberta.", ("lm_head.", "classifier.")
-    tied: ClassVar = {
-        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    }
+    tied: ClassVar = tied_output("lm_head")
     dropped: ClassVar[tuple[str, ...]] = ("pooler.dense.{kind}",)
     head_activation = "gelu"  # activation of the masked_lm head, independent of the layers' activation
 

@@ -14,10 +14,12 @@ from tfkit.core.registry import register
 from tfkit.interop.huggingface.families.llama import (
     ATTENTION,
     CHECKPOINT,
+    GATED_NAMES,
     LAYER,
     NORMS,
     Llama,
     end_rules,
+    feedforward_rules,
     heads_of,
     norm_rules,
 )
@@ -161,10 +163,7 @@ class Bamba(Scanning):
     rules = (
         *(*end_rules("final_layernorm"), *ATTENTION, *mamba2_rules(f"{CHECKPOINT}.mamba")),
         *norm_rules(**{"{mixing}_norm": "input_layernorm", "feedforward_norm": "pre_ff_layernorm"}),
-        *(
-            Rule(f"{CHECKPOINT}.feed_forward.{name}_proj.{{kind}}", f"{FEEDFORWARD}.{name}.{{kind}}")
-            for name in ("gate", "up", "down")
-        ),
+        *feedforward_rules("feed_forward", **GATED_NAMES),
     )
     rope, listing = Rope(fraction=0.5, partial=True), "attn_layer_indices"
     fixed = (*Llama.fixed, ACTIVATION)
