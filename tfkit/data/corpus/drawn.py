@@ -232,8 +232,6 @@ class DrawnCorpus(VectorCorpus):
     """Base of generated vector corpora; the same options always generate the same examples."""
 
     class Config(VectorCorpus.Config):
-        """The split, its size and the seed."""
-
         split: Literal["train", "valid", "test"] = Field("train", description="the split; splits share no example")
         size: Drawn = Field(1000, description="number of examples")
         seed: Seed = Field(0, description="seed of the examples")

@@ -45,8 +45,6 @@ class Fasta(TextRecordCorpus):
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file, the fields of its records, and how sequences are read."""
-
         file: RecipePath = Field(description="a FASTA file")
         fields: Fields = Field({"text": "sequence"}, description="name of each field; without `sequence`, text has it")
         case: Literal["keep", "upper"] = Field("keep", description="keep lower case, or convert to upper case")

@@ -133,8 +133,6 @@ class JsonLines(TextRecordCorpus):
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file and the names of its fields."""
-
         file: RecipePath = Field(description="a file with one JSON object per line")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
@@ -243,8 +241,6 @@ class Parquet(RecordCorpus):
     """Parquet: one row per example; `fields: {source: translation.en}` names a column, or a dotted path."""
 
     class Config(RecordCorpus.Config):
-        """The file and the names of its fields."""
-
         file: RecipePath = Field(description="a Parquet file")
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
@@ -312,8 +308,6 @@ class Conversations(TextRecordCorpus):
     fields = ("source", "target")
 
     class Config(TextRecordCorpus.Config):
-        """The input file."""
-
         file: RecipePath = Field(description="a file with one conversation per line")
 
     def records(self) -> Iterator[Record]:
@@ -344,8 +338,6 @@ class Datasets(RecordCorpus):
     """
 
     class Config(RecordCorpus.Config):
-        """The folder, its split and the columns."""
-
         folder: FolderPath = Field(description="a folder saved with save_to_disk, or a folder with .parquet files")
         split: str | None = Field(None, description="the split to read (train, ...), if the folder has several")
         fields: Fields = Field(description="column of each field; a dotted path selects a nested value")

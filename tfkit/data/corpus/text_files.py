@@ -25,8 +25,6 @@ class TextCorpus(Corpus):
     """
 
     class Config(Corpus.Config):
-        """The files and the unit of text."""
-
         files: RecipePaths = Field(description="a file, or a list of files")
         unit: Literal["line", "paragraph", "document"] = Field(
             "line", description="unit of text: a line, a paragraph (separated by empty lines) or a whole file"
@@ -80,8 +78,6 @@ class LabelledText(TextRecordCorpus):
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file of texts, and the file of labels if they are separate."""
-
         file: RecipePath = Field(description="a file with one text per line")
         labels: RecipePath | None = Field(
             None, description="a file with one label per line; none: the first word of each text"
@@ -116,8 +112,6 @@ class ParallelText(TextRecordCorpus):
     """Parallel text: line n of the source file and line n of the target file are a pair."""
 
     class Config(TextRecordCorpus.Config):
-        """The two files."""
-
         source: RecipePath = Field(description="a file with one source text per line")
         target: RecipePath = Field(description="a file with one target text per line")
 
@@ -185,8 +179,6 @@ class TaggedText(TextRecordCorpus):
     """
 
     class Config(TextRecordCorpus.Config):
-        """The two files."""
-
         file: RecipePath = Field(description="a file with one text per line")
         tags: RecipePath = Field(description="a file with one line of tags per text, one tag per word")
 
@@ -223,8 +215,6 @@ class Conllu(TextRecordCorpus):
     """
 
     class Config(TextRecordCorpus.Config):
-        """The file, and the column with the tags."""
-
         file: RecipePath = Field(description="a CoNLL-U file, or another file with one word per line")
         column: Literal["lemma", "upos", "xpos", "features", "relation"] | PositiveInt = Field(
             "upos", description="column to use as tags, or its index from 0, if the file is not CoNLL-U"

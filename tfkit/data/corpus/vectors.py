@@ -52,8 +52,6 @@ class Npy(VectorCorpus):
     """A .npy file, one example per row: [examples, time, width], [examples, width] or images."""
 
     class Config(VectorCorpus.Config):
-        """The arrays, with their labels or targets."""
-
         file: RecipePath = Field(description="a .npy file with one example per row of the first axis")
         labels: RecipePath | None = Field(
             None, description="a text file with one label per line, or a .npy file of integers"
@@ -108,8 +106,6 @@ class Arrays(RecordCorpus):
     """
 
     class Config(RecordCorpus.Config):
-        """The file and its arrays."""
-
         file: RecipePath = Field(description="a .npz file with the arrays `values` and `offsets`")
         fields: Fields = Field(
             {"vectors": "values"}, description="array of each field; without `values`, vectors has it"
@@ -154,8 +150,6 @@ class FolderCorpus(VectorCorpus):
     suffixes: ClassVar[tuple[str, ...]] = ()
 
     class Config(VectorCorpus.Config):
-        """The folder and the labels of its files."""
-
         folder: FolderPath = Field(description="a folder of files, with one subfolder per class unless `labels` is set")
         labels: RecipePath | None = Field(
             None, description="a file with lines of the form: file name, tab, label; none: the names of the subfolders"
@@ -231,8 +225,6 @@ class Images(FolderCorpus):
     suffixes = PICTURES
 
     class Config(FolderCorpus.Config):
-        """The folder, and how its images are converted to arrays."""
-
         colours: Literal["rgb", "grey"] = Field("rgb", description="3 channels (rgb) or 1 (grey)")
         size: PositiveInt | None = Field(None, le=2**12, description="height and width after resizing; none: unchanged")
 
@@ -385,8 +377,6 @@ class Digits(VectorCorpus):
     fields = ("vectors", "label")
 
     class Config(VectorCorpus.Config):
-        """The split."""
-
         split: Literal["train", "valid", "test"] = Field(
             "train", description="train: 1,437 digits; valid, test: 180 each"
         )
