@@ -61,7 +61,6 @@ class KernelAttention(Attention):
         raise NotImplementedError(f"{type(self).__name__} has no features")
 
     def new_state(self) -> KernelSums:  # type: ignore[override]
-        """Return empty sums."""
         return KernelSums()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:

@@ -86,7 +86,6 @@ class Recurrent(Mixer):
         self.output = nn.Identity() if ways * width == shape.d_model else nn.Linear(ways * width, shape.d_model)
 
     def new_state(self) -> RecurrentState:
-        """Return an empty state."""
         return RecurrentState()
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -208,7 +207,6 @@ class Convolving(Mixer):
     residual_outputs = ("output",)
 
     def new_state(self) -> Columns:
-        """Return an empty state."""
         return Columns()
 
 

@@ -338,11 +338,9 @@ class SplitCorpus(Corpus):
         return {member.number: member.cut for member in members if member.split == self.config.name}
 
     def place(self, number: int) -> str:
-        """Return the location of the example in the whole corpus."""
         return self.of.where(list(self._cuts())[number - 1])
 
     def name(self) -> str:
-        """Return the name of the whole corpus and that of the split."""
         return f"{self.of.name()} ({self.config.name})"
 
 

@@ -206,7 +206,6 @@ class Phrases(Corpus):
     in_order = False
 
     def read(self) -> Iterator[Example]:
-        """Yield the pairs of the split: English source, German target."""
         from tfkit.data import phrases
 
         config = self.config
@@ -240,7 +239,6 @@ class DrawnCorpus(VectorCorpus):
     config: Config
 
     def count(self) -> int:
-        """Number of examples."""
         return self.config.size
 
     def read(self) -> Iterator[Example]:

@@ -97,7 +97,6 @@ class Mixture(Corpus):
         self.in_order = all(corpus.in_order for corpus in self.corpora)
 
     def count(self) -> int | None:
-        """Return the option `size`."""
         return self.config.size
 
     def read(self) -> Iterator[Example]:
@@ -142,12 +141,10 @@ class Mixture(Corpus):
         return [(size / max(sizes)) ** (1 / self.config.temperature) for size in sizes]
 
     def place(self, number: int) -> str:
-        """Return the location of the example in the corpus that it comes from."""
         drawn = next(islice(self._drawn(), number - 1, None), None)
         return super().place(number) if drawn is None else self.corpora[drawn[0]].where(drawn[1])
 
     def name(self) -> str:
-        """Return the names of the corpora."""
         return f"the mixture of {' and '.join(dict.fromkeys(corpus.name() for corpus in self.corpora))}"
 
 

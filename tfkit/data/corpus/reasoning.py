@@ -307,7 +307,6 @@ class Capo(Corpus):
         return self.config.people * len(SENTENCES) * len(WAYS_OF[self.config.split])
 
     def read(self) -> Iterator[Example]:
-        """Yield the facts of one person after another."""
         rng = random.Random(f"capo {self.config.seed}")
         for name in names(self.config.people):
             for attribute, sentences in SENTENCES.items():

@@ -358,7 +358,6 @@ class Datasets(RecordCorpus):
                 yield place, pick(row, self.names, place, self.also)
 
     def name(self) -> str:
-        """Return the path of the folder or of the split."""
         return str(Path(self.config.folder, self.config.split or ""))
 
 

@@ -36,19 +36,16 @@ class TextCorpus(Corpus):
     config: Config
 
     def read(self) -> Iterator[Example]:
-        """Yield the texts of all files in order."""
         for file in self.config.files:
             for _, text in self._texts(file):
                 yield {"text": text}
 
     def place(self, number: int) -> str:
-        """Return the file and first line of the text."""
         places = ((file, line) for file in self.config.files for line, _ in self._texts(file))
         file, line = next(islice(places, number - 1, None))
         return f"{file}:{line}"
 
     def name(self) -> str:
-        """Return the file path or paths."""
         return ", ".join(self.config.files)
 
     def _texts(self, file: str) -> Iterator[tuple[int, str]]:
@@ -126,7 +123,6 @@ class ParallelText(TextRecordCorpus):
             yield f"{file}:{number}", {"source": source, "target": target}
 
     def name(self) -> str:
-        """Return both file paths."""
         return f"{self.config.source} and {self.config.target}"
 
 

@@ -68,7 +68,6 @@ class Npy(VectorCorpus):
         self.fields = ("vectors",) if config.labels is None else ("vectors", config.field)
 
     def read(self) -> Iterator[Example]:
-        """Yield the rows with their labels."""
         labels = None if self.config.labels is None else self._labels(self.config.labels)
         for number, vectors in enumerate(_rows(self.config.file, self.config.scale)):
             yield {"vectors": vectors} if labels is None else {"vectors": vectors, self.config.field: labels[number]}
@@ -93,7 +92,6 @@ class Npy(VectorCorpus):
         return [str(label) for label in array.tolist()]
 
     def place(self, number: int) -> str:
-        """Return the file and row number, from 1."""
         return f"{self.config.file}: row {number}"
 
 
@@ -206,11 +204,9 @@ class FolderCorpus(VectorCorpus):
             yield os.path.join(self.config.folder, name), label.strip()
 
     def name(self) -> str:
-        """Return the folder path."""
         return self.config.folder
 
     def place(self, number: int) -> str:
-        """Return the path of example `number`."""
         paths = [path for path, _ in self._labelled()]
         return paths[number - 1] if number <= len(paths) else super().place(number)
 
@@ -231,7 +227,6 @@ class Images(FolderCorpus):
     config: Config
 
     def load(self, path: str) -> Array:
-        """Return an image as [height width channels]."""
         try:
             pillow = import_module("PIL.Image")
         except ImportError:

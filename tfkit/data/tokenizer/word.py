@@ -26,7 +26,6 @@ class Character(LearnedTokenizer):
     """
 
     def fit(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn the characters of `texts`."""
         characters: set[str] = set()
         for text in some(texts):
             characters.update(text)
