@@ -51,7 +51,16 @@ def check(one: Shipped) -> None:
         for name, own in NUMBERS.items():
             value = getattr(found, own)
             assert row[name] == (None if value is None else pytest.approx(value, rel=1e-6, abs=1e-12)), (key, name)
-        check_plainly(one, row, found, every)
+        (check_averages if results.design else check_plainly)(one, row, found, every)
+
+
+def check_averages(one: Shipped, row: dict[str, Any], found: Comparison, every: list[Comparison]) -> None:
+    """The confirming runs are balanced: an effect is the mean with the option minus the mean without it."""
+    cells = [line for line in one.lines if line["measure"] == row["measure"] and line["variant"].endswith("@confirm")]
+    has = np.array([row["variant"] in line["variant"].partition("@")[0].split("+") for line in cells])
+    values = np.array([float(line["value"]) for line in cells])
+    assert has.sum() == row["n"] == len(has) / 2
+    assert row["effect"] == pytest.approx(values[has].mean() - values[~has].mean(), rel=1e-6)
 
 
 def pair(one: Comparison) -> tuple[frozenset[str], str]:

@@ -105,6 +105,7 @@ def is_trained(folder: Path) -> bool:
 
 LOGS = "logs"
 POLL = 0.2  # seconds
+REST = 9  # pause in times of a step's CPU time, which grows with the number of runs
 SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -166,9 +167,9 @@ class Runner:
             self._reduce(run)
         before = {number: signal.signal(number, self._stop) for number in SIGNALS}
         try:
-            while self._step():
+            while (began := time.thread_time()) and self._step():
                 show(self.progress)
-                time.sleep(POLL)
+                time.sleep(max(POLL, REST * (time.thread_time() - began)))
         finally:
             self._interrupt()
             for worker in list(self.progress.workers):
