@@ -37,7 +37,7 @@ Exit status: 0 done; 1 the answer is no (different, broken, altered, failed,
 cut off), or the output was lost; 2 something to correct; 130 interrupted.
 
 """
-# command, or command and subcommand -> examples without `tfkit`
+# command -> examples without `tfkit`
 EXAMPLES: dict[str, tuple[str, str]] = {
     "": ("new mine", "train mine.yaml --out runs/mine"),
     "recipes": ("recipes", "recipes bert"),
@@ -70,13 +70,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 }
 
 
-def with_examples(command: click.Command, path: str) -> click.Command:
-    """Append the exit statuses and examples to the help of a command and its subcommands."""
-    if path in EXAMPLES:
-        lines = [f"  tfkit {line}" for line in EXAMPLES[path]]
+def with_examples(command: click.Command, name: str) -> click.Command:
+    """Append the exit statuses and examples to the help of a command."""
+    if name in EXAMPLES:
+        lines = [f"  tfkit {line}" for line in EXAMPLES[name]]
         command.epilog = EXIT + "\n".join(("\b", "Examples:", *lines))  # \b: click keeps the line breaks
-    for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
-        with_examples(inner, f"{path} {name}")
     return command
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfkit.run import Run
 
 Function = Callable[..., object]  # a command function
+Decorator = Callable[[Function], Function]
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
 else:
@@ -165,36 +166,31 @@ VARIANTS = click.option(
 )
 
 
-def gathered(
-    function: Function, argument: str, make: Callable[..., object], *options: Callable[[Function], Function]
-) -> Function:
-    """Add options to a command, which receives those that `make` has parameters for as one argument, made by it."""
+def gathered(argument: str, make: Callable[..., object], *options: Decorator) -> Decorator:
+    """Return a decorator that adds options to a command.
+
+    The command receives those that `make` has parameters for as one argument, made by it.
+    """
     names = inspect.signature(make).parameters
 
-    @functools.wraps(function)
-    def with_argument(*args: object, **kwargs: object) -> object:
-        own = {name: kwargs.pop(name) for name in names if name in kwargs}
-        return function(*args, **{argument: make(**own)}, **kwargs)
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def with_argument(*args: object, **kwargs: object) -> object:
+            own = {name: kwargs.pop(name) for name in names if name in kwargs}
+            return function(*args, **{argument: make(**own)}, **kwargs)
 
-    decorated: Function = with_argument
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+        decorated: Function = with_argument
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
 
-
-def reads_recipe(function: Function) -> Function:
-    """Add --set, --variant, --import and --trust to a command, passed as `reading`."""
-    return gathered(function, "reading", ReadOptions, SETS, VARIANTS, IMPORTS, TRUST)
+    return decorate
 
 
-def reads_run(function: Function) -> Function:
-    """Add --import, --trust and --accept-changes to a command, passed as `reading`."""
-    return gathered(function, "reading", ReadOptions, IMPORTS, TRUST, ACCEPT)
-
-
-def sets_run(function: Function) -> Function:
-    """Add --set, --import, --trust and --accept-changes to a command, passed as `reading`."""
-    return gathered(function, "reading", ReadOptions, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
+# decorators of commands, which receive these options as `reading`
+reads_recipe = gathered("reading", ReadOptions, SETS, VARIANTS, IMPORTS, TRUST)
+reads_run = gathered("reading", ReadOptions, IMPORTS, TRUST, ACCEPT)
+sets_run = gathered("reading", ReadOptions, GENERATE_SETS, IMPORTS, TRUST, ACCEPT)
 
 
 def check_code_options(code: bool) -> None:

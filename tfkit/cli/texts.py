@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, TypedDict
 
 import click
 
-from tfkit.cli.options import Function, gathered
+from tfkit.cli.options import gathered
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
 from tfkit.core.output import json_line
@@ -339,11 +339,6 @@ OUT = click.option(
 )  # fmt: skip
 
 
-def takes_texts(function: Function) -> Function:
-    """Add --input, --field, --id and --out to a command, passed with the argument `texts` as `inputs`."""
-    return gathered(function, "inputs", _text_options, INPUT, FIELD, ID, OUT)
-
-
 def _text_options(
     input_files: Sequence[str], fields: tuple[str, ...], id_field: str | None, output: str | None,
     texts: tuple[str, ...] = (),
@@ -355,6 +350,10 @@ def _text_options(
     if len(names) > 1:
         raise UsageError(f"--input {names[1]}: {names[0]} is given too; use one file")
     return TextOptions(texts, next(iter(names), None), fields, output, id_field, given=given)
+
+
+# decorator of a command, which receives these options and its argument `texts` as `inputs`
+takes_texts = gathered("inputs", _text_options, INPUT, FIELD, ID, OUT)
 
 
 def _is_of_run(path: Path) -> bool:

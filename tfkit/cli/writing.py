@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from tfkit.cli.main import NO, complain
-from tfkit.cli.options import DEVICE, Function, ReadOptions, Whole, gathered, sets_run
+from tfkit.cli.options import DEVICE, ReadOptions, Whole, gathered, sets_run
 from tfkit.cli.terminal import echo, echo_text, is_terminal, warn, working
 from tfkit.cli.texts import Text, TextOptions, TextOutput, located, output_to, takes_texts
 from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
@@ -224,7 +224,9 @@ def _typed() -> str | None:
         return None
 
 
-OPTIONS = (
+takes_generation_options = gathered(
+    "shorthands",
+    Shorthands,
     click.option("--strategy", metavar="NAME", help="Decoding strategy: greedy, sample, beam, ..."),
     click.option(
         "--temperature", type=float, metavar="X", help="Sampling temperature: more random above 1, less below."
@@ -246,12 +248,6 @@ OPTIONS = (
         "--max-new-tokens", type=Whole(COUNT), metavar="N", help="Stop after N new tokens.  [default: the recipe's]"
     ),
 )
-
-
-def takes_generation_options(function: Function) -> Function:
-    """Add the generation options to a command, which receives them as `shorthands`."""
-    return gathered(function, "shorthands", Shorthands, *OPTIONS)
-
 
 TOGETHER = 32  # texts per batch
 
