@@ -229,7 +229,8 @@ def print_results(report: StudyReport, console: Console) -> None:
             say(console, f"{name}: {why}")
 
 
-NUMBER = re.compile(r"\s*([\w.\-]+)\s*=\s*([-+]?\d*\.?(\d*)(?:[eE][-+]?\d+)?)\s*")
+# measure, and number with its decimals and its exponent
+NUMBER = re.compile(r"\s*([\w.\-]+)\s*=\s*([-+]?(?=\.?\d)\d*\.?(\d*)(?:[eE]([-+]?\d+))?)\s*")
 
 
 @dataclass(frozen=True)
@@ -244,14 +245,9 @@ class PrintedNumber:
     def of(cls, text: str) -> PrintedNumber:
         """Parse MEASURE=NUMBER; raise UsageError if it is malformed."""
         match = NUMBER.fullmatch(text)
-        try:
-            value = float(match[2]) if match else None
-        except ValueError:
-            value = None
-        if match is None or value is None:
+        if match is None:
             raise UsageError(f"--produced {text!r}: write a measure and a number: valid.loss=1.865")
-        exponent = re.search(r"[eE]([-+]?\d+)", match[2])
-        return cls(match[1], value, 0.5 * 10.0 ** ((int(exponent[1]) if exponent else 0) - len(match[3])))
+        return cls(match[1], float(match[2]), 0.5 * 10.0 ** (int(match[4] or 0) - len(match[3])))
 
     def matches(self, value: object) -> bool:
         """True if the value rounds to the printed number."""
