@@ -196,10 +196,8 @@ def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageErr
 
 def _by_click(error: OSError) -> bool:
     """True if click itself failed to print (help and version)."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code is click.echo.__code__
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code is click.echo.__code__ if frames else False
 
 
 def _show_warning(

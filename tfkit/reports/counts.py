@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -56,9 +56,7 @@ class _WatchedPlan(StackPlan):
     reads: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     def shape(self, layer: int = 0, plan: LayerPlan | None = None, shared: bool = False) -> Shape:
-        shape = super().shape(layer, plan, shared)
-        facts = {entry.name: getattr(shape, entry.name) for entry in fields(Shape)}
-        return _Watched(**facts, reads=self.reads)
+        return _Watched(**vars(super().shape(layer, plan, shared)), reads=self.reads)
 
 
 def split_by_size(blueprint: Blueprint, runs: bool = False) -> Blueprint:
@@ -71,8 +69,7 @@ def split_by_size(blueprint: Blueprint, runs: bool = False) -> Blueprint:
 
 
 def _split_plan(plan: StackPlan, runs: bool) -> StackPlan:
-    facts = {entry.name: getattr(plan, entry.name) for entry in fields(StackPlan)}
-    grows = runs and plan.streams(0) != plan.streams(plan.num_layers)
+    facts, grows = vars(plan), runs and plan.streams(0) != plan.streams(plan.num_layers)
     for kind in used_kinds(plan):
         watched = _WatchedPlan(**facts)
         _sizes(watched, kind, plan.order.index(kind))

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from textwrap import dedent
 from typing import Annotated, Literal
 
@@ -108,8 +109,5 @@ def _comment(lines: Sequence[str], node: ast.stmt) -> str:
     after = lines[end - 1][node.end_col_offset or 0 :].strip()
     if after.startswith("#"):
         return after.lstrip("# ")
-    found, row = [], node.lineno - 2
-    while row >= 0 and lines[row].strip().startswith("#"):
-        found.append(lines[row].strip().lstrip("# "))
-        row -= 1
-    return " ".join(reversed(found))
+    above = takewhile(lambda line: line.startswith("#"), map(str.strip, reversed(lines[: node.lineno - 1])))
+    return " ".join(reversed([line.lstrip("# ") for line in above]))

@@ -187,9 +187,8 @@ def _asked(found: Sequence[Finding], study: Study, claims: str | None) -> list[F
     numbers = known if claims is None else map(str.strip, claims.split(","))
     asked = [about.get(known.get(number, ("", ""))) for number in numbers] if known or claims is not None else [*found]
     if not asked or None in asked:
-        text = (
-            f"--claims '{'all' if claims is None else claims}': not among the {len(found)} findings next to the study"
-        )
+        named = "all" if claims is None else claims
+        text = f"--claims '{named}': not among the {len(found)} findings next to the study"
         ending = "; the screen must have chosen the option" if study.design else ""
         raise UsageError(f"{text}, which has {len(known)} claims{ending}")
     return [one for one in asked if one is not None]

@@ -271,12 +271,12 @@ class StudyReport:
 
     def lists(self) -> dict[str, list[tuple[str, str]]]:
         """Return the reservations about the verdicts by title: changed plans, altered and failed runs."""
-        changed = [tuple(text.split(": ", 1)) for text in self.results.changed]
+        changed = [(key, text) for key, _, text in (one.partition(": ") for one in self.results.changed)]
         excluded, lost = ((), ()) if (of := self.results.design) is None else (of.excluded, of.diverged.items())
         early = [(name, f"began at {at}, before the plan was made") for name, at in self.results.early.items()]
         groups = {
             "Seen before the plan": early,
-            "The plan was changed after results were seen": [(key, text) for key, text in changed],
+            "The plan was changed after results were seen": changed,
             "Options that exclude each other": [(" + ".join(one), "never in one run") for one in excluded],
             "Diverged runs by option": [
                 (name, f"{a} of {b} with it, {c} of {d} without it") for name, (a, b, c, d) in lost if a + c
