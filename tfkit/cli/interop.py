@@ -148,10 +148,8 @@ def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, se
         if version := exported.family_config.config.get("transformers_version"):
             echo(f"  needs transformers {version} or later; older versions compute other rotary positions")
     more = ", trust_remote_code=True" * (exported.family_config is None)
-    if sentences:
-        echo(f'Load: sentence_transformers.SentenceTransformer("{exported.folder}"{more})')
-    else:
-        echo(f'Load: transformers.{exported.auto_class}.from_pretrained("{exported.folder}"{more})')
+    own = f"transformers.{exported.auto_class}.from_pretrained"
+    echo(f'Load: {"sentence_transformers.SentenceTransformer" if sentences else own}("{exported.folder}"{more})')
 
 
 def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> None:

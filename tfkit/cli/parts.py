@@ -154,9 +154,8 @@ def _registered_parts(modules: Sequence[ModuleType], slot: str | None, name: str
     chosen = [part for part in own if part in selected]
     if not chosen:
         available = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in own)
-        raise UsageError(
-            f"the modules of --verify register no {' '.join(filter(None, (slot, name)))}, only {available}"
-        )
+        asked = " ".join(filter(None, (slot, name)))
+        raise UsageError(f"the modules of --verify register no {asked}, only {available}")
     return chosen
 
 

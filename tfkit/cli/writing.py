@@ -335,9 +335,6 @@ def _options(run: Run, shorthands: Shorthands, sets: tuple[str, ...]) -> WriteOp
         if used:
             raise UsageError(f"{', '.join(used)}: not supported by the encoder in {run.folder}")
         return {}
-    options: WriteOptions = {
-        **shorthands.options(run.recipe.generate, sets),
-        "max_new_tokens": shorthands.max_new_tokens,
-    }
-    run.writer(**options).check()
-    return options
+    own: WriteOptions = {**shorthands.options(run.recipe.generate, sets), "max_new_tokens": shorthands.max_new_tokens}
+    run.writer(**own).check()
+    return own

@@ -296,9 +296,8 @@ class _Painter:
         words[0] = words[0] if title == name else f"{name}: {words[0]}"
         side = "" if plan is None else plan.side
         counted = self.parts.get((side, name if kind is None else "layer", kind, name))
-        stores = (
-            NO_STORES if plan is None else self.linked[plan.side].get((-1 if kind is None else kind, name), NO_STORES)
-        )
+        uses = {} if plan is None else self.linked[plan.side]
+        stores = uses.get((-1 if kind is None else kind, name), NO_STORES)
         words += _store_words(stores)
         words += [] if counted is None else _cost_words(counted.cost, counted.weights)
         where = path or (f"model.{side}.{name}" if side else f"model.{name}")

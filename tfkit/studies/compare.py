@@ -124,17 +124,14 @@ def runs_report(folders: Sequence[Path], measure: Sequence[str], trust: bool, im
 
     Raise UsageError for folders without a trained run.
     """
-    grouped: list[tuple[object, list[tuple[RunFolder, Recipe, History]]]] = []
+    grouped: dict[str, list[tuple[RunFolder, Recipe, History]]] = {}
     for path in dict.fromkeys(folders):
         folder = RunFolder(path)
         recipe, history = _trained(folder, trust, imports)
         data = plain(recipe)
         data["train"].pop("seed")
-        group = next((runs for known, runs in grouped if known == data), None)
-        if group is None:
-            grouped.append((data, group := []))
-        group.append((folder, recipe, history))
-    groups = [runs for _, runs in grouped]
+        grouped.setdefault(json.dumps(data, sort_keys=True, default=str), []).append((folder, recipe, history))
+    groups = list(grouped.values())
     if len(groups) < 2:
         raise UsageError("these runs differ only in their seeds; add one with another recipe")
     arms = [_arm(runs, _name(runs, groups)) for runs in groups]

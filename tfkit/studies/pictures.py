@@ -280,9 +280,7 @@ def _lines(arms: Sequence[Points], steps: Collection[int], label: str, center: f
         low, mean, high = (
             [(float(step), float(of(values))) for step, values in curve.items() if values] for of in (min, np.mean, max)
         )
-        dots = "".join(
-            f'<circle cx="{x.at(step)}" cy="{y.at(value)}" r="2.2"/>' for step, value in mean if y.holds(value)
-        )
+        dots = "".join(f'<circle cx="{x.at(at)}" cy="{y.at(value)}" r="2.2"/>' for at, value in mean if y.holds(value))
         shapes = stretched(x, y, {"polygon": [*low, *reversed(high)], "polyline": mean})
         drawn.append(mark(place, shapes + dots, "first" * (place == 0)))
     return frame(x, y, ("step", label), "".join(reversed(drawn)))

@@ -318,9 +318,8 @@ class StudyReport:
         rows = [(one._at, *row) for one in self.by_size for row in one.results.noise.items()]
         for at, measure, noise in rows:
             if noise is not None:
-                mean, sd, least, most = (
-                    number(measure, getattr(noise, key)) for key in ("mean", "sd", "least", "most")
-                )
+                known = (noise.mean, noise.sd, noise.least, noise.most)
+                mean, sd, least, most = (number(measure, one) for one in known)
                 yield [f"{measure}{at}", str(noise.n), mean, sd, f"{least} to {most}"]
 
     def claim_rows(self) -> Iterator[dict[str, str]]:
