@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -162,6 +165,32 @@ def test_muon_equals_both_of_torch():
             optimizer.load_state_dict(saved)
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+STEPS = """
+import sys, torch
+from tests.training.test_optimizers import Net, make
+from tfkit.training.optimizer import made
+pair = [Net(), Net()]
+pair[1].load_state_dict(pair[0].state_dict())
+kinds = torch.optim.{0}, type(made(torch.optim.{0}, [{{'params': [torch.ones(2)]}}], 0.1, {{}}))
+for kind, net in zip(kinds[::-1], pair):
+    optimizer = kind(net.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        net.head(net.norm(net.inner(net.table(torch.arange(6) + step // 2)))).square().mean().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    print('torch._dynamo' in sys.modules)
+assert all(torch.equal(*two) for two in zip(pair[0].parameters(), pair[1].parameters()))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop"])
+def test_steps_equal_those_of_torch_without_importing_dynamo(name):
+    done = subprocess.run([sys.executable, "-c", STEPS.format(name)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False\nTrue\n", "")
 
 
 def test_muon_without_a_matrix_is_refused():

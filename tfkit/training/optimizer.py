@@ -155,11 +155,20 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Gro
     return [group for group in groups if group["params"]]
 
 
+def eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Derive a class without the wrappers that import torch._dynamo, which takes a second, for torch.compile."""
+    wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {"__doc__": kind.__doc__, **methods})
+
+
 def made(
     kind: type[torch.optim.Optimizer], groups: list[Group], lr: float, options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """Create an optimizer of this class, fused if the class and the devices support it."""
     known = inspect.signature(kind).parameters
+    kind = kind if options.get("differentiable") else eager(kind)
     if "fused" in known and not LAUNCH_OPTIONS & options.keys():
         devices = {parameter.device.type for group in groups for parameter in group["params"]}
         options = options | ({"fused": True} if devices <= FUSED_DEVICES else {})
