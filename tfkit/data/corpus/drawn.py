@@ -11,10 +11,10 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -25,6 +25,9 @@ from tfkit.core.registry import register
 from tfkit.data.corpus.base import Corpus, Example
 from tfkit.data.corpus.vectors import Milliseconds, VectorCorpus, spectra
 from tfkit.data.vectors import Array, Vectors
+
+if TYPE_CHECKING:
+    from tfkit.data.phrases import Phrase
 
 # punctuation before a possible sentence start; "e.g. this" and "3.5" are not split
 _END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z0-9])|\n\s*\n")
@@ -172,6 +175,14 @@ def _split_of(text: str, seed: int) -> str:
     return {0: "valid", 1: "test"}.get(twentieth, "train")
 
 
+@lru_cache(maxsize=1)
+def _phrases(train: int, valid: int, test: int, seed: int) -> tuple[list[Phrase], ...]:
+    """Return the phrases of all splits; cached because a recipe reads them split by split."""
+    from tfkit.data import phrases
+
+    return phrases.split(train, valid, test, seed)
+
+
 @register("corpus", "phrases")
 class Phrases(Corpus):
     """Generated English-German phrase pairs; no file is needed, and splits share no pair.
@@ -206,10 +217,8 @@ class Phrases(Corpus):
     in_order = False
 
     def read(self) -> Iterator[Example]:
-        from tfkit.data import phrases
-
         config = self.config
-        splits = phrases.split(config.train, config.valid, config.test, config.seed)
+        splits = _phrases(config.train, config.valid, config.test, config.seed)
         for phrase in splits[("train", "valid", "test").index(config.split)]:
             yield {"source": phrase.english, "target": phrase.german}
 

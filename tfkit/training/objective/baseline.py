@@ -143,10 +143,11 @@ class KneserNey:
     def _laid_out(self, rows: Sequence[Ids]) -> tuple[Ids, np.ndarray[Any, np.dtype[np.bool_]]]:
         """Concatenate rows, with boundary symbols so that no context spans two rows. Return tokens and target mask."""
         edge = np.full(self.order - 1, self.vocab_size, dtype=np.int64)
-        tokens = np.concatenate([np.zeros(0, dtype=np.int64), *(part for row in rows for part in (edge, row))])
+        parts = [part for row in rows for part in (edge, row)]
+        tokens = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
         target = np.ones(len(tokens), dtype=np.bool_)
         start = 0
-        for row in rows:
+        for row in parts[1::2]:  # `rows` computes a row at each access
             target[start : start + self.order] = False
             start += self.order - 1 + len(row)
         return tokens, target
