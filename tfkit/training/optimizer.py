@@ -156,7 +156,7 @@ def parameter_groups(model: nn.Module, decay_norms_and_biases: bool) -> list[Gro
 
 
 def eager(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Derive a class without the wrappers that import torch._dynamo, which takes a second, for torch.compile."""
+    """Derive a class without torch's wrappers for torch.compile, which import torch._dynamo and so take a second."""
     wrapped = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in wrapped}
     methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
@@ -168,7 +168,8 @@ def made(
 ) -> torch.optim.Optimizer:
     """Create an optimizer of this class, fused if the class and the devices support it."""
     known = inspect.signature(kind).parameters
-    kind = kind if options.get("differentiable") else eager(kind)
+    if kind.__module__.startswith("torch.optim.") and not options.get("differentiable"):
+        kind = eager(kind)
     if "fused" in known and not LAUNCH_OPTIONS & options.keys():
         devices = {parameter.device.type for group in groups for parameter in group["params"]}
         options = options | ({"fused": True} if devices <= FUSED_DEVICES else {})
