@@ -87,6 +87,7 @@ def measure(works: Sequence[Work], peers: Mapping[str, Decoder], rounds: int) ->
     for work in works:
         makes: dict[str, Make] = {OWN: partial(_own, work, None)}
         makes |= {f"{OWN} {name}": partial(_own, work, name) for name in get_args(Quantize)}
+        makes |= {f"{OWN} invariant": partial(_invariant, work)} if work.batch > 1 and work.device == "cpu" else {}
         makes |= {FLOOR: partial(_floor, work)} | {name: partial(_peer, work, peer) for name, peer in peers.items()}
         with measured_calls(makes) as calls:
             times = alternate(calls, rounds)
@@ -116,6 +117,10 @@ def _own(work: Work, quantize: Quantize | None) -> Call | None:
         except UsageError:
             return None
     return decoding(model, work, quantize)
+
+
+def _invariant(work: Work) -> Call | None:
+    return decoding(build(work), work, invariant=True)
 
 
 def _peer(work: Work, peer: Decoder) -> Call | None:
@@ -148,9 +153,9 @@ def recipe(size: Size, dropout: float = 0.0) -> Tree:
 
 
 def decoding(
-    model: Model, work: Work, quantize: Quantize | None = None, scored: bool = False
+    model: Model, work: Work, quantize: Quantize | None = None, **how: bool
 ) -> Callable[[], list[list[Candidate]]]:
-    """Return a call that decodes with tfkit: the candidates of each prompt, with log-probabilities if `scored`."""
+    """Return a call that decodes with tfkit: the candidates of each prompt, of a search as described by `how`."""
     part: object = "greedy" if work.beams == 1 else {"type": "beam", "num_beams": work.beams}
     strategy = Slot("strategy").validate(part).build()
     read = work.prompts().tolist()
@@ -159,7 +164,7 @@ def decoding(
 
     def call() -> list[list[Candidate]]:
         sources = read if work.size.pair else None
-        search = prepare(model, prompts, work.new, sources=sources, decoder=decoder, scored=scored)
+        search = prepare(model, prompts, work.new, sources=sources, decoder=decoder, **how)
         return find(strategy, search, work.batch)
 
     return call

@@ -33,6 +33,7 @@ from tfkit.models.stack import Stack
 Quantize = Literal["int8", "bfloat16"]
 
 MOST_BYTES = 2 << 30  # maximum total size of a model's float32 copies
+WAYS_AT_ONCE = 4  # maximum number of copies of a weight: alone or fused, for one row or several
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
 OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
@@ -145,6 +146,11 @@ class StepDecoder:
     def bytes(self) -> int:
         """Size of the weight copies in bytes."""
         return 0 if self._copies is None else self._copies.bytes
+
+    @property
+    def has_room(self) -> bool:
+        """True if all copies fit in MOST_BYTES; otherwise, the layers that have one depend on earlier calls."""
+        return WAYS_AT_ONCE * sum(linear.weight.nbytes for linear in _linears(self.model, FLOATS)) <= MOST_BYTES
 
     def current(self) -> Model:
         """Return a view of the model with its current weights.

@@ -57,6 +57,7 @@ class Search:
     use_cache: bool = True
     step: Step | None = None  # decodes from a static cache; None: from a growing one
     scored: bool = False
+    invariant: bool = False  # decode each prompt by itself
     decoder: StepDecoder | None = None  # None: built for this search
     on_token: Callable[[int, int], None] | None = None
     began: float = field(default_factory=lambda: time.monotonic())

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from tfkit.core.errors import UsageError
 from tfkit.core.machine import free_memory, readable_bytes
-from tfkit.generation.decoder import StepDecoder
+from tfkit.generation.decoder import Quantize, StepDecoder
 from tfkit.generation.search import Candidate, Search, prepare
 from tfkit.generation.stepper import evaluating
 from tfkit.generation.strategy import Strategy
 from tfkit.generation.strategy.rows import Greedy
 from tfkit.models import Model
-from tfkit.models.static import compiled_step
+from tfkit.models.static import Step, compiled_step
 
 COPIES = 4  # minimum number of float32 tensors of vocabulary size per text: logits, log-probabilities, totals, order
 TEXT = 1000  # minimum bytes of other data per text
@@ -44,19 +44,39 @@ def check_room(strategy: Strategy, model: Model, prompts: int) -> None:
     )
 
 
+def check_invariant(weight: Tensor, quantize: Quantize | None, step: Step | None) -> None:
+    """Raise UsageError if `generate.invariant` does not support the model's device or dtype, or another option."""
+    fault = None
+    if weight.device.type != "cpu":
+        fault = f"runs only on a CPU, but this model is on {weight.device.type}; use the device cpu"
+    elif quantize is not None:
+        fault = f"needs float32 weights, but quantize is {quantize}; use one of the two"
+    elif weight.dtype != torch.float32:
+        kind = str(weight.dtype).removeprefix("torch.")
+        fault = f"needs float32 weights, but those of this model are {kind}; convert it with model.float()"
+    elif step is compiled_step:
+        fault = "cannot use a compiled step, which depends on earlier shapes; set generate.compile: false"
+    if fault is not None:
+        raise UsageError(f"generate.invariant: {fault}")
+
+
 def find(strategy: Strategy, search: Search, batch_size: int = 64) -> list[list[Candidate]]:
     """Return the candidates of each prompt, best first, computed in batches of `batch_size`.
 
     Raise UsageError for incompatible settings before anything is computed, and PromptError for non-finite logits.
     """
     strategy.check(search)
-    check_room(strategy, search.model, min(batch_size, len(search.prompts)))
     decoder, compiled = search.decoder or StepDecoder(search.model), search.step is compiled_step
+    if search.invariant:
+        check_invariant(next(search.model.parameters()), decoder.quantize, search.step)
+        batch_size = 1  # kernels choose by the number of rows, and padding shifts the order of sums
+    check_room(strategy, search.model, min(batch_size, len(search.prompts)))
     if compiled and decoder.quantize is not None:
         raise UsageError(f"generate.compile: a compiled step cannot use {decoder.quantize} weights; use one of the two")
     results: list[list[Candidate]] = [[] for _ in search.prompts]
     with evaluating(search.model):
-        search = search if compiled else replace(search, model=decoder.current())  # the compiler packs weights itself
+        plain = compiled or (search.invariant and not decoder.has_room)  # the compiler packs weights itself
+        search = search if plain else replace(search, model=decoder.current())
         for rows in _batches(search, batch_size):
             batch = replace(search.of(rows), began=time.monotonic())  # the clock restarts with each batch
             for row, candidates in zip(rows, strategy.search(batch), strict=True):

@@ -23,7 +23,7 @@ from tfkit.generation.search import Candidate, Search, prepare, step_of
 from tfkit.generation.shorthands import OF_STRATEGIES, RULES, GenerateOptions, Keywords
 from tfkit.generation.stepper import most_positions
 from tfkit.generation.strategy import Strategy
-from tfkit.generation.texts import check_room, check_stream, final_tokens, find
+from tfkit.generation.texts import check_invariant, check_room, check_stream, final_tokens, find
 from tfkit.models import Model
 from tfkit.recipe.architecture.prepare import Parts, parts_of
 from tfkit.recipe.settings.sections import Generate
@@ -156,7 +156,10 @@ class Writer:
 
     def check(self) -> None:
         """Raise UsageError if the strategy does not support the model or the rules."""
-        self.strategy.check(Search(self.model, [], [], self.rules, step=step_of(self.settings)))
+        step = step_of(self.settings)
+        self.strategy.check(Search(self.model, [], [], self.rules, step=step))
+        if self.settings.invariant:
+            check_invariant(next(self.model.parameters()), self.decoder.quantize, step)
         check_room(self.strategy, self.model, prompts=1)
 
     def _pieces(self, search: Search) -> Generator[str, None, GeneratedText]:
@@ -199,6 +202,7 @@ class Writer:
             scored=scored,
             decoder=self.decoder,
             step=step_of(self.settings),
+            invariant=self.settings.invariant,
         )
         warn_of_prompts(search)
         return search

@@ -26,11 +26,12 @@ from tfkit.generation.logits.guided import Guided
 from tfkit.generation.rules import bound_rules
 from tfkit.generation.search import Search, step_of
 from tfkit.generation.stepper import most_positions
+from tfkit.generation.texts import check_invariant
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.section_rules import writes
 from tfkit.runs.folder import RESOLVED, WEIGHTS, RunFolder, load_tokenizer
-from tfkit.runs.history import autocast
+from tfkit.runs.history import autocast, choose_device
 from tfkit.runs.supply import saved_recipe
 from tfkit.storage.checksums import write_json
 from tfkit.storage.files import read_json
@@ -289,6 +290,9 @@ def _check_writing(recipe: Recipe, blueprint: Blueprint, tokenizer: Tokenizer, l
         for place, config in enumerate(getattr(settings, slot)):
             with _at(recipe, f"generate.{slot}[{place}]", learned):
                 bound_rules(*([config], []) if slot == "logits" else ([], [config]), tokenizer)
+    if settings.invariant:
+        with _at(recipe, "generate.invariant", learned):
+            check_invariant(torch.empty(0, device=choose_device(recipe.train.device)), None, step_of(settings))
     with _at(recipe, "generate.strategy", learned):
         rules = bound_rules(settings.logits, settings.stop, tokenizer)
         strategy = settings.strategy.build()

@@ -435,10 +435,9 @@ class Generate(Section):
     seed: Seed | None = Field(None, description="sampling seed; none: a new seed for each call")
     logits: LogitsRules = Field((), description="rules that modify the scores of the next token, applied in order")
     stop: StopRules = part_option(("end_token",), "rules that end a text; a list replaces them, end_token included")
-    cache: Literal["growing", "static"] = Field(
-        "growing", description="static: buffers of full size for keys and values, for one graph (greedy, sample)"
-    )
+    cache: Literal["growing", "static"] = Field("growing", description="static: full-size buffers (greedy, sample)")
     compile: bool = Field(False, description="compile the step of a static cache; on CUDA, as a CUDA graph")
+    invariant: bool = Field(False, description="decode each prompt by itself: equal bits in any batch; slower")
 
 
 class Sections(NamedTuple):
