@@ -21,26 +21,26 @@ ROOMS = {
     "__init__.py": 73,
     "__main__.py": 5,
     "api.py": 192,
-    "cli": 3591,
-    "components": 5289,
-    "contracts": 4473,
-    "core": 3929,
-    "data": 6676,
+    "cli": 3456,
+    "components": 5250,
+    "contracts": 4449,
+    "core": 3936,
+    "data": 6582,
     "functional": 1840,
-    "generation": 4410,
-    "interop": 13026,
+    "generation": 4441,
+    "interop": 12670,
     "models": 2075,
     "plain": 2390,
-    "recipe": 7288,
-    "reports": 3763,
+    "recipe": 7287,
+    "reports": 3732,
     "run": 989,
     "runs": 2772,
     "skeletons": 990,
     "storage": 910,
-    "studies": 5584,
-    "training": 9566,
+    "studies": 5537,
+    "training": 9581,
 }
-TESTS = 57_770
+TESTS = 57_919
 
 
 @cache
