@@ -72,7 +72,7 @@ def test_decoding_compares_equal_texts(measured: Callable[..., str]) -> None:
     others = ["transformers", *["ctranslate2"] * (find_spec("ctranslate2") is not None)]
     line = f"decoding --models gpt,pair --new 3 --rounds 2 --batches 2 --against {','.join(others)}"
     rows = json.loads(measured(f"{line} --json"))
-    own = ["tfkit", "tfkit int8", "tfkit bfloat16", "weights alone"]
+    own = ["tfkit", "tfkit int8", "tfkit bfloat16", "tfkit invariant", "weights alone"]
     assert [row["way"] for row in rows] == [*own, *others] * 2
     rows = [row for row in rows if row["ratio"] is not None]
     assert all(row["step_ms"] > 0 and row["ratios"][0] <= row["ratio"] <= row["ratios"][1] for row in rows)
