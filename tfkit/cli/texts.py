@@ -23,7 +23,7 @@ from tfkit.cli.options import gathered
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
 from tfkit.core.output import json_line
-from tfkit.storage.files import sync, unpacked, whole
+from tfkit.storage import files
 
 if TYPE_CHECKING:
     from tfkit.run import Run
@@ -246,7 +246,7 @@ def output_to(path: str | None, tables: bool = False) -> Iterator[TextOutput]:
     file, rows = _target(path), list[Row]()
     suffix = Path(path).suffix.lower() if tables else ""
     ids = file.with_suffix(".ids") if suffix == ".npy" else file
-    with whole(ids) if suffix == ".npy" else contextlib.nullcontext() as names, whole(file) as temporary:
+    with files.whole(ids) if suffix == ".npy" else contextlib.nullcontext() as names, files.whole(file) as temporary:
         if suffix not in TABLES:
             with open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as f:
                 yield TextOutput(f)
@@ -255,7 +255,7 @@ def output_to(path: str | None, tables: bool = False) -> Iterator[TextOutput]:
         _write_table(temporary, suffix, rows)
         if names is not None:
             names.write_text("".join(f"{row['id']}\n" for row in rows), "utf-8", "backslashreplace", "\n")
-            sync(temporary)  # slow
+            files.sync(temporary)  # slow
             ids.unlink(missing_ok=True)  # at no time are the ids those of other vectors
 
 
@@ -391,7 +391,7 @@ def _lines(stream: BinaryIO | BufferedIOBase, name: str) -> Iterator[tuple[str, 
 
 def _filled(file: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of a file or of standard input as `_lines` does. Raise DataError for empty lines."""
-    with contextlib.nullcontext(standard_input()) if file == "-" else unpacked(file) as stream:
+    with contextlib.nullcontext(standard_input()) if file == "-" else files.unpacked(file) as stream:
         for place, line in _lines(stream, STDIN if file == "-" else file):
             if not line.strip():
                 raise DataError(f"{place}: empty line; remove it")

@@ -16,7 +16,7 @@ from tfkit.studies.design_section import BASELINE, DesignPlan
 from tfkit.studies.effects import Effect, confirmed, effects, interactions
 from tfkit.studies.plan import CONFIRM, EXACT, SCREEN
 from tfkit.studies.settings import PaperClaim
-from tfkit.studies.statistics import Comparison, Pool, Scale, Spread, half_digit
+from tfkit.studies.statistics import Comparison, Pool, Scale, Spread, claim_verdict, half_digit
 
 FORMAT = 1
 Key = tuple[str, str, str]  # of a comparison: arm, against, measure
@@ -347,7 +347,7 @@ def _claims(
     known = {(one.arm, one.against, one.measure): one for one in comparisons}
     for claim, (smaller, larger, on) in zip(claims, sides, strict=True):
         one = known[smaller, larger, on] if (smaller, larger, on) in known else _turned(known[larger, smaller, on])
-        yield ClaimResult(claim, _turned(one) if claim.is_greater else one, statistics.claim_verdict(one, on in rising))
+        yield ClaimResult(claim, _turned(one) if claim.is_greater else one, claim_verdict(one, on in rising))
 
 
 def _marks(one: Comparison, context: StudyContext, sides: Sequence[ArmResult]) -> Iterator[str]:
