@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from tfkit.core import component
-from tfkit.core.component import Shape
+from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
 from tfkit.core.inputs import ASSUMED
 from tfkit.core.slots import SublayerFacts
@@ -52,3 +53,10 @@ class Sublayer(SublayerFacts, nn.Module):
         first token if `context.mask` and `context.position` will only cover the last `count` tokens.
         """
         return None
+
+
+def check_heads(num_heads: int, head_dim: int | None, d_model: int) -> Iterator[Problem]:
+    """Yield a problem if `head_dim` is left to d_model, which the heads do not divide."""
+    if head_dim is None and d_model % num_heads:
+        text = f"{num_heads} heads do not divide d_model {d_model}; use a divisor, or set head_dim"
+        yield Problem("num_heads", text)

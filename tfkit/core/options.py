@@ -82,13 +82,6 @@ def check_bias(bias: bool | tuple[str, ...], projections: tuple[str, ...]) -> It
             yield Problem("bias", f"'{name}' is not a projection of this part; available: {', '.join(projections)}")
 
 
-def check_heads(num_heads: int, head_dim: int | None, d_model: int) -> Iterator[Problem]:
-    """Yield a problem if `head_dim` is left to d_model, which the heads do not divide."""
-    if head_dim is None and d_model % num_heads:
-        text = f"{num_heads} heads do not divide d_model {d_model}; use a divisor, or set head_dim"
-        yield Problem("num_heads", text)
-
-
 def check_norm(option: str, norm: Config | None, width: int) -> Iterator[Problem]:
     """Yield the problems of a nested norm of width `width`; `option` is the part's option that holds the norm."""
     for problem in () if norm is None else norm.check(Shape(width)):

@@ -8,10 +8,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from tfkit.components.sublayer import Sublayer
+from tfkit.components.sublayer import Sublayer, check_heads
 from tfkit.core import component
 from tfkit.core.component import Problem, Shape
-from tfkit.core.options import Bias, Heads, Width, check_bias, check_heads
+from tfkit.core.options import Bias, Heads, Width, check_bias
 from tfkit.core.slots import AttentionFacts
 from tfkit.functional.view import GrowingBuffers
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from tfkit.components.attention.base import Attention, KeyValueState
+from tfkit.components.sublayer import check_heads
 from tfkit.core import component
 from tfkit.core.component import Problem, Shape
 from tfkit.core.context import Context
@@ -28,7 +29,6 @@ from tfkit.core.options import (
     Scale,
     Width,
     check_bias,
-    check_heads,
     check_norm,
     has_bias,
     part_option,

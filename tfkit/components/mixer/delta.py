@@ -13,9 +13,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tfkit.components.mixer.base import Convolving, first_steps
+from tfkit.components.sublayer import check_heads
 from tfkit.core.component import Problem, Shape, Unlearnable
 from tfkit.core.context import Context
-from tfkit.core.options import Activation, Heads, Norm, Width, check_heads, check_norm, part_option
+from tfkit.core.options import Activation, Heads, Norm, Width, check_norm, part_option
 from tfkit.core.registry import register
 from tfkit.functional.delta import delta_rule
 from tfkit.functional.kernel import Columns, causal_convolution
