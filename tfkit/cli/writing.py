@@ -249,7 +249,7 @@ takes_generation_options = gathered(
     ),
 )
 
-TOGETHER = 32  # texts per batch
+TOGETHER = 64  # texts per batch
 
 
 @click.command("generate")
