@@ -178,7 +178,7 @@ def textbook() -> str:
         says = study_of(StudySource(str(FOLDER / f"{name}.yaml")).recipe()).claims[number - 1].says
         row = next(row for row in known[name].findings if row["claim"] == says) if name in known else None
         verdict, _, doubt = row["verdict"].partition("; ") if row else ("not run", "", "")
-        rows.append([text, BECAME.get(verdict, verdict), doubt, row["finding"] if row else "", f"`tfkit study {name}`"])
+        rows.append([text, BECAME.get(verdict, verdict), doubt, row["finding"] if row else "", f"tfkit study {name}"])
     return "\n".join(markdown_table(["claim", "here", "reservation", "found", "command"], rows))
 
 
