@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.studies.small import VARIANTS, Trained, replaced, study, tfkit
-from tfkit.core.errors import RecipeError, UsageError
+from tfkit.core.errors import RecipeError, RunError, UsageError
 from tfkit.recipe.load import load_recipe
 from tfkit.studies.arms import StudySource
 from tfkit.studies.board import Board
@@ -123,6 +123,14 @@ def test_what_was_chosen_stays(done: Path, tmp_path: Path, monkeypatch: pytest.M
     assert Trained.began == [lost.name] and read_plan(out).changed == ()
     file = out / "study.json"
     whole = json.loads(file.read_text())
+    for change, message in (
+        ({"design": None}, "is no cell of the design"),
+        ({"arms": whole["arms"][1:]}, "a baseline and cells to screen must be first"),
+        ({"design": {**whole["design"], "chosen": ["x"]}}, "no cells confirm x"),
+    ):
+        file.write_text(json.dumps({**whole, **change}))
+        with pytest.raises(RunError, match=message):
+            read_plan(out)
     arms = [arm for arm in whole["arms"] if arm["stage"] != "confirm"]
     file.write_text(json.dumps({**whole, "arms": arms, "design": {**whole["design"], "chosen": []}}))
     assert make_plan(source, out, timed=False).design.chosen == ()

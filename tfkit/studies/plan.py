@@ -200,7 +200,17 @@ class Plan:
             if arm.same_as and arm.same_as not in known:
                 return f"arms: '{arm.name}' is the same as '{arm.same_as}', which must be listed before it"
             known.add(arm.name)
-        known |= {*(self.design.options if self.design else ())}
+        options = {*(self.design.options if self.design else ())}
+        asked = {*(self.design.chosen if self.design else ())}
+        stages = [arm.stage for arm in self.arms]
+        for arm in self.arms:
+            if arm.stage not in ("", SCREEN, CONFIRM) or (arm.stage and not {*self.options_of(arm)} <= options):
+                return f"arms: '{arm.name}' is no cell of the design"
+        if self.design and (stages[0] or SCREEN not in stages):
+            return "arms: a baseline and cells to screen must be first"
+        if not asked <= options or (asked and CONFIRM not in stages):
+            return f"design.chosen: no cells confirm {', '.join(sorted(asked))}"
+        known |= options
         unknown = [side for claim in self.claims for side in claim.sides if side not in known]
         unknown += [claim.on for claim in self.claims if claim.on not in self.measure]
         return f"claims: '{unknown[0]}' is not compared" if unknown else ""
