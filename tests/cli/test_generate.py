@@ -153,9 +153,9 @@ def test_what_does_not_fit_is_refused_by_name(run: Path, words: str, message: st
 def test_the_message_says_which_prompt_is_wrong(run: Path, stream: list[str]) -> None:
     said = "tfkit: prompt 2 has 60 tokens, but this model reads at most 40; shorten it\n"
     assert refused("generate", run, "The ", "a" * 60, *stream) == said  # the first is not written either
-    result = generate(run, *stream, stdin="a\n" * 34 + "a" * 60)
-    assert result.exit_code == 2 and len(result.stdout.splitlines()) in (32, 34)
-    said = "tfkit: standard input, line 35: the prompt has 60 tokens, but this model reads at most 40; shorten it\n"
+    result = generate(run, *stream, stdin="a\n" * 66 + "a" * 60)
+    assert result.exit_code == 2 and len(result.stdout.splitlines()) in (64, 66)
+    said = "tfkit: standard input, line 67: the prompt has 60 tokens, but this model reads at most 40; shorten it\n"
     assert result.stderr == said
 
 
