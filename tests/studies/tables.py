@@ -35,7 +35,7 @@ TEXTBOOK = {  # what textbooks say: study and number of the claim
     "A student learns more from soft targets than from the data alone": ("distillation", 1),
     "A student that starts from its teacher's layers learns more": ("distillation", 2),
     "Scores must be divided by the root of the size of a head": ("root-scale", 1),
-    "An LSTM costs the square of the length, attention only the length": ("attention-cost", 2),
+    "In a text of twice the length, attention costs more for each token": ("attention-cost", 1),
 }
 BECAME = {"held": "holds here", "not held": "does not hold here", "open": "open"}
 SHOWN = ("arm", "n", "mean", "sd", "difference", "p", "verdict")

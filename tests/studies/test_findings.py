@@ -14,10 +14,10 @@ from scipy import stats
 
 from tests.studies.small import replaced, study, tfkit
 from tests.studies.tables import FOLDER, Shipped, prose, section, shipped, textbook
-from tfkit.studies.arms import StudySource
+from tfkit.studies.arms import StudySource, arms_of, study_of
 from tfkit.studies.board import Board
 from tfkit.studies.compare import study_report
-from tfkit.studies.plan import PlannedRun
+from tfkit.studies.plan import PlannedRun, identity
 from tfkit.studies.plan_file import keep_plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
@@ -52,6 +52,21 @@ def check(one: Shipped) -> None:
             value = getattr(found, own)
             assert row[name] == (None if value is None else pytest.approx(value, rel=1e-6, abs=1e-12)), (key, name)
         (check_averages if results.design else check_plainly)(one, row, found, every)
+
+
+def check_hashes(one: Shipped) -> None:
+    """The recipes are still those that were trained, unless a value was solved for or another run is read."""
+    source = StudySource(str(one.folder / f"{one.name}.yaml")).remembering()
+    recipe = source.recipe()
+    own = study_of(recipe)
+    if own.match is not None or "runs/" in (recipe.text or ""):
+        return
+    known = {"": source.base(own, {})} if own.design else {}
+    if not own.design:
+        arms = arms_of(source, own, recipe.variant_entries)
+        known = {arm.name: source.recipe(arm.variants, arm.all_values()) for arm in arms}
+    for row in one.findings:
+        assert identity(known["" if own.design else row["variant"]]) == row["hashes"]["recipe"], row["finding"]
 
 
 def check_averages(one: Shipped, row: dict[str, Any], found: Comparison, every: list[Comparison]) -> None:
@@ -305,6 +320,7 @@ def test_the_tables_of_the_shipped_studies_are_those_of_their_files() -> None:
     def checked(one: Shipped) -> None:
         assert between(document, one.name)[1] == section(one), "run python -m tests.studies.tables"
         check(one)
+        check_hashes(one)
         words = re.sub(r"arXiv \d{4}\.\d+", "", prose(document, one))
         assert not re.findall(r".*\d\.\d.*", words), "figures stand in the tables"
 

@@ -28,6 +28,8 @@ def identity(recipe: Recipe, match: Match | None = None) -> str:
     budget = None if match is None else match.model_dump()
     data = without_seed(plain(recipe))
     data["train"]["parallel"] |= {"pieces": "none"}  # a removed key that earlier versions hash
+    if not data["generate"]["invariant"]:
+        del data["generate"]["invariant"]  # a newer key
     text = json.dumps([data, budget], sort_keys=True, default=str)
     return hashlib.sha256(text.replace(json.dumps(home)[1:-1], ".").encode()).hexdigest()
 
