@@ -31,7 +31,7 @@ ALLOWED = {
     "skeletons": "core functional components models data generation training",
     "studies": "core storage models recipe data runs training run reports",
     "cli": "core storage recipe generation runs training run contracts interop reports studies",
-    "api": "core models recipe",
+    "api": "core models recipe generation",
     "__init__": "core models recipe run api",
     "__main__": "cli",
 }

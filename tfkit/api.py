@@ -42,21 +42,29 @@ def build(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int | None = 0,
+    packed: bool = False,
     **reading: Unpack[ReadingOptions],
 ) -> Model:
     """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialized with `seed`.
 
-    Nothing is allocated on the device "meta". Other keywords are passed to load_recipe: overrides, variant, trust,
+    Nothing is allocated on the device "meta". A `packed` model is in evaluation mode, and its calls without gradients
+    compute with packed copies of float32 weights on a CPU, which are made again after the weights have changed. Other
+    keywords are passed to load_recipe: overrides, variant, trust,
     sets, imports. Raise RecipeError for an invalid recipe, and UsageError if the vocabulary size depends on an
     untrained tokenizer.
     """
-    loaded = read_for("build", ("device", "dtype", "seed"), recipe, reading)
+    loaded = read_for("build", ("device", "dtype", "seed", "packed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
         raise UsageError(f"seed must be a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
     check_sizes(loaded)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {dtype!r}")
-    return build_model(loaded.blueprint(), device, dtype, seed)
+    model = build_model(loaded.blueprint(), device, dtype, seed)
+    if packed:
+        from tfkit.generation.decoder import pack
+
+        return pack(model)
+    return model
 
 
 def check_sizes(recipe: Recipe) -> None:

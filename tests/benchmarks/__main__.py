@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 DEFAULTS = argparse.ArgumentDefaultsHelpFormatter
 MODELS = (
     "gpt (10M parameters), gpt50257 (30M, for its vocabulary of 50,257 tokens), bert (23M), bert-base (110M), "
-    "gpt2 (124M, 16 rows of 1,024 tokens in training), pair (an encoder-decoder, 8M)"
+    "gpt2 (124M, 16 rows of 1,024 tokens in training, 512 in a forward pass), pair (an encoder-decoder, 8M)"
 )
 
 

@@ -14,7 +14,7 @@ from tfkit.models import Model
 
 
 def transformers_model(size: Size, dropout: float = 0.0) -> Any:
-    """Return GPT-2, BERT, or BART for an encoder-decoder, with random weights."""
+    """Return GPT-2, BERT, ViT, or BART for an encoder-decoder, with random weights."""
     package = library("transformers")
     package.logging.set_verbosity_error()
     if size.type == "decoder":
@@ -24,17 +24,18 @@ def transformers_model(size: Size, dropout: float = 0.0) -> Any:
             vocab_size=size.vocab_size, bos_token_id=None, eos_token_id=None, use_cache=False, **shape, **rates
         )
         return package.GPT2LMHeadModel(config)
-    if size.type == "encoder":
-        rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
-        config = package.BertConfig(
-            vocab_size=size.vocab_size,
-            num_hidden_layers=size.num_layers,
-            hidden_size=size.d_model,
-            num_attention_heads=size.num_heads,
-            intermediate_size=size.d_ff,
-            **rates,
-        )
-        return package.BertForMaskedLM(config)
+    if size.type in ("encoder", "pictures"):
+        sizes = {
+            "num_hidden_layers": size.num_layers,
+            "hidden_size": size.d_model,
+            "num_attention_heads": size.num_heads,
+            "intermediate_size": size.d_ff,
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout,
+        }
+        if size.type == "pictures":
+            return package.ViTForImageClassification(package.ViTConfig(num_labels=size.vocab_size, **sizes))
+        return package.BertForMaskedLM(package.BertConfig(vocab_size=size.vocab_size, **sizes))
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")

@@ -23,7 +23,10 @@ from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
 
 PROMPT, LENGTH = 32, 1024  # tokens of a prompt, positions of a decoder
+PIXELS, PATCH = 224, 16  # height and width of a picture and of its patches
 START = 1  # first token of a target
+# as in GPT-2, BERT, ViT and Marian
+ACTIVATIONS = {"decoder": "gelu_tanh", "encoder": "gelu", "pictures": "gelu", "encoder_decoder": "relu"}
 FLOOR = "weights alone"
 NARROW = {"int8": 1, "bfloat16": 2}  # bytes per weight of ways with these names; others have 4
 READ_BYTES = 1 << 28  # bytes that are read to measure the bandwidth
@@ -32,7 +35,10 @@ OF_SOURCES = ("cross_attention.key.weight", "cross_attention.value.weight")  # u
 
 @dataclass(frozen=True)
 class Size:
-    """A randomly initialized model: a GPT, a BERT, or an encoder-decoder with `num_layers` on each side."""
+    """A randomly initialized model: a GPT, a BERT, a ViT, or an encoder-decoder with `num_layers` on each side.
+
+    A ViT ("pictures") has `vocab_size` classes.
+    """
 
     name: str
     num_layers: int
@@ -130,11 +136,11 @@ def _peer(work: Work, peer: Decoder) -> Call | None:
 def recipe(size: Size, dropout: float = 0.0) -> Tree:
     """Return the model section for this size."""
     layer = {
-        "residual": "pre_norm" if size.type == "decoder" else "post_norm",
+        "residual": "pre_norm" if size.type in ("decoder", "pictures") else "post_norm",
         "norm": "layer_norm",
         "dropout": dropout,
         "attention": {"type": "multi_head", "num_heads": size.num_heads, "dropout": dropout},
-        "feedforward": {"type": "mlp", "d_ff": size.d_ff, "activation": "relu" if size.pair else "gelu_tanh"},
+        "feedforward": {"type": "mlp", "d_ff": size.d_ff, "activation": ACTIVATIONS[size.type]},
     }
     common = {
         "type": size.type,
@@ -143,6 +149,14 @@ def recipe(size: Size, dropout: float = 0.0) -> Tree:
         "layer": layer,
         "head": {"type": "masked_lm" if size.type == "encoder" else "language_model", "tied": True},
     }
+    if size.type == "pictures":
+        embedding = {"type": "patches", "size": PATCH, "class_token": True, "dropout": dropout}
+        own = {"type": "encoder", "embedding": embedding, "position": "learned", "num_layers": size.num_layers}
+        more = {
+            "max_length": (PIXELS // PATCH) ** 2 + 1,
+            "head": {"type": "classifier", "num_classes": size.vocab_size},
+        }
+        return {name: part for name, part in common.items() if name != "vocab_size"} | own | more
     if not size.pair:
         own = {"embedding": {"type": "tokens", "dropout": dropout}, "position": "learned", "max_length": LENGTH}
         return common | own | {"num_layers": size.num_layers}

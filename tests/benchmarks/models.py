@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tests.benchmarks.decoding import SIZES, Size, recipe
+from tests.benchmarks.decoding import PATCH, PIXELS, SIZES, Size, recipe
 from tests.benchmarks.products import product_rate
 from tests.benchmarks.rounds import (
     OWN,
@@ -29,7 +29,9 @@ from tests.benchmarks.rounds import (
 )
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import JsonObject
+from tfkit.core.errors import DifferenceError
 from tfkit.core.options import Slot
+from tfkit.generation.decoder import PackedCall, pack
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tfkit.training.objective import Batch, Loss, Objective
 
 CLIP_NORM, LR = 1.0, 1e-4
+EQUAL = 1e-5  # maximum difference of the logits of a packed model
 MASKED = 0.15  # share of the tokens that a masked language model predicts
 OBJECTIVES = {"decoder": "causal_lm", "encoder": "masked_lm", "encoder_decoder": "seq2seq"}
 
@@ -67,7 +70,10 @@ class Case:
         return torch.randint(5, self.size.vocab_size, (self.rows, self.length), generator=generator).to(self.device)
 
     def inputs(self) -> dict[str, Tensor]:
-        """Return the inputs of a forward pass; tfkit and transformers use the same names for them."""
+        """Return the inputs of a forward pass; tfkit and transformers use the same names for those of texts."""
+        if self.size.type == "pictures":
+            generator = torch.Generator().manual_seed(0)
+            return {"inputs_embeds": torch.rand(self.rows, PIXELS, PIXELS, 3, generator=generator).to(self.device)}
         return {"input_ids": self.ids()} | ({"decoder_input_ids": self.ids(1)} if self.size.pair else {})
 
     def labels(self) -> Tensor:
@@ -112,20 +118,30 @@ TRAINED = {
     )
 }
 READ = {name: replace(case, length=128, trains=False) for name, case in TRAINED.items()}
+READ["gpt2"] = replace(READ["gpt2"], length=512)
+READ["vit-base"] = Case(
+    Size("vit-base", 12, 768, 12, 3072, 1000, "pictures"), 8, (PIXELS // PATCH) ** 2 + 1, trains=False
+)
+PACKED = f"{OWN} packed"
 
 
 def measure(cases: Sequence[Case], peers: Mapping[str, Peer], rounds: int) -> Iterator[JsonObject]:
     """Time tfkit and the peers in alternating rounds. Raise UsageError if a library is not installed."""
     for case in cases:
         makes: dict[str, Make] = {OWN: partial(_own, case)}
+        packs = not case.trains and case.device == "cpu" and case.precision == "float32"
+        makes |= {PACKED: partial(_packed, case)} if packs else {}
         makes |= {name: partial(_peer, case, peer) for name, peer in peers.items()}
         with measured_calls(makes) as calls:
             times = alternate(calls, rounds)
             peak = partial(peak_bytes, case.device)  # engines allocate by other means than torch
             peaks = {name: {"peak_bytes": int(call.ask(peak))} if case.trains else {} for name, call in calls.items()}
+            copies = int(calls[PACKED].ask(_copied_bytes)) if packs else 0
             rate = calls[OWN].ask(partial(product_rate, case.device, case.precision))
         own = times[OWN] or ()
-        yield from (_row(case, rate, name, seconds or (), own) | peaks[name] for name, seconds in times.items())
+        for name, seconds in times.items():
+            more = peaks[name] if case.trains else {"copied_bytes": copies if name == PACKED else 0}
+            yield _row(case, rate, name, seconds or (), own) | more
 
 
 def build(case: Case) -> Model:
@@ -135,6 +151,22 @@ def build(case: Case) -> Model:
 
 def _own(case: Case) -> Call:
     return (step if case.trains else _forward)(case, build(case))
+
+
+def _packed(case: Case) -> Call:
+    """Return the forward pass with packed weights. Raise DifferenceError if its logits differ from the plain ones."""
+    plain, model = build(case), pack(build(case))
+    with torch.inference_mode():
+        difference = (model(**case.inputs()).logits - plain(**case.inputs()).logits).abs().max().item()
+    if not difference <= EQUAL:
+        raise DifferenceError(f"{case.size.name}: the packed model's logits differ by {difference:.2g}")
+    return _forward(case, model)
+
+
+def _copied_bytes(call: Call) -> float:
+    assert isinstance(call, partial)
+    own: PackedCall = vars(call.args[0])["forward"]
+    return own.decoder.bytes
 
 
 def _peer(case: Case, peer: Peer) -> Call:
@@ -150,13 +182,18 @@ def _row(case: Case, rate: float, way: str, times: Sequence[float], own: Sequenc
 
 
 def _forward(case: Case, model: Model) -> Call:
-    inputs = case.inputs()
+    return partial(_read, model, case, case.inputs())
 
-    def call() -> None:
-        with torch.inference_mode(), case.autocast():
-            model(**inputs)
 
-    return call
+def _read(model: Model, case: Case, inputs: dict[str, Tensor]) -> None:
+    with torch.inference_mode(), case.autocast():
+        model(**inputs)
+
+
+def _linear_bytes(case: Case) -> int:
+    """Return the bytes of the weights of all linear layers."""
+    model = build_model(case.blueprint(), "meta")
+    return sum(one.weight.nbytes for one in model.modules() if isinstance(one, nn.Linear))
 
 
 def step(case: Case, model: Model) -> Call:
@@ -202,6 +239,10 @@ def render(rows: Sequence[JsonObject], case: Case) -> None:
         "process of its own."
     )
     figures = {"ms": "{ms:.1f}", "MFU": "{mfu:.0%}"}
+    if not case.trains:
+        weights = {row["model"]: _linear_bytes(READ[row["model"]]) for row in rows}
+        rows = [{**row, "copies": row["copied_bytes"] / weights[row["model"]]} for row in rows]
+        figures["copies"] = "{copies:.2f}"
     if case.trains:
         rows = [{**row, "peak": row["peak_bytes"] / 1e6} for row in rows]
         figures["peak MB"] = "{peak:,.0f}"
@@ -211,5 +252,7 @@ def render(rows: Sequence[JsonObject], case: Case) -> None:
         f"\nMFU: FLOPs per second, as a share of those of a large matrix product (here {rate / 1e12:.3g} TFLOP/s).",
         style="dim",
     )
+    if not case.trains:
+        say("copies: bytes of packed weights, as a multiple of those of all linear layers' weights.", style="dim")
     if case.trains:
         say("peak MB: peak memory of the tensors that a step allocates, gradients included.", style="dim")

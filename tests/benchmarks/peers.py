@@ -25,6 +25,8 @@ TOLERANCE = 1e-2  # maximum difference of logits, whose magnitude is about 1
 
 def _transformers(case: Case, _: Model) -> Call:
     model = transformers_model(case.size, case.dropout).to(case.device).train(case.trains)
+    if case.size.type == "pictures":
+        return _call(case, model, lambda inputs: model(inputs["inputs_embeds"].permute(0, 3, 1, 2)).logits)
     return _call(case, model, lambda inputs: model(**inputs).logits)
 
 
@@ -67,6 +69,8 @@ class TorchLayers(nn.Module):
 
 
 def _torch(case: Case, _: Model) -> Call:
+    if case.size.type == "pictures":
+        raise UsageError("torch's layers are compared on texts only")
     model = TorchLayers(case).to(case.device).train(case.trains)
     return _call(case, model, lambda inputs: model(**inputs))
 
@@ -96,7 +100,10 @@ def exported(case: Case, model: Model, load: Callable[[Path], Engine]) -> Call:
         file = Path(folder) / graph.file
         trace(graph, file)
         run = load(file)
-    inputs = {name: case.inputs().get(name, one.example()) for name, one in graph.inputs.items()}
+    given = case.inputs()
+    if "inputs_embeds" in given:  # an exported model reads patches
+        given["inputs_embeds"] = model.stack("encoder").cut(given["inputs_embeds"]).contiguous()
+    inputs = {name: given.get(name, one.example()) for name, one in graph.inputs.items()}
     inputs |= {name: torch.ones_like(case.ids()) for name in inputs if name.endswith("attention_mask")}
     with torch.inference_mode():
         difference = (run(inputs) - graph(*inputs.values())[0]).abs().max().item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tfkit.components.norm import Norm
 from tfkit.core.context import Context
 from tfkit.core.errors import UsageError
 from tfkit.functional import linear
-from tfkit.functional.linear import FEW, FORCED, WAYS, Transposed, available
+from tfkit.functional.linear import FEW, FORCED, WAYS, OneDNN, Transposed, available
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import decoder as decoders
 from tfkit.generation.decoder import Copies, StepDecoder
@@ -153,7 +154,8 @@ def test_large_weights_are_multiplied_in_the_fastest_way(monkeypatch: pytest.Mon
     assert set(asked) >= {(2, 32, 3 * 32)}
     head: Any = kept.current().head
     assert type(head.output.layers.product(2)) is Transposed
-    assert head.output.layers.product(FEW + 1) is None
+    monkeypatch.setattr(decoders, "fastest", lambda *shape, copies: "onednn")
+    assert type(head.output.layers.product(FEW)) is OneDNN and head.output.layers.product(FEW + 1) is None
 
 
 def test_copies_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,6 +393,7 @@ def test_a_processor_without_bfloat16_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_int8_of_a_row_hardly_depends_on_the_others() -> None:
     linear = nn.Linear(64, 32, bias=False)
+    nn.init.normal_(linear.weight, generator=torch.Generator().manual_seed(1))
     product = Int8(linear.weight.detach(), None)
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1.0], [1000.0], [0.001]])
     together, alone = product(x, 3), torch.cat([product(row[None], 1) for row in x])
@@ -504,3 +507,86 @@ def test_the_loss_is_that_of_the_copies() -> None:
         head: Any = StepDecoder(model, "int8").current().head
         assert torch.equal(head.loss(hidden, targets), cross_entropy(head(hidden), targets))
         assert not torch.equal(head(hidden), F.linear(hidden, head.output._parameters["weight"]))
+
+
+WIDE = {"d_model": 512, "vocab_size": 600, "layer.attention.num_heads": 8, "layer.feedforward.d_ff": 1024}
+
+
+def packed(activation: str = "gelu_tanh", **more: Any) -> Model:
+    model = {
+        "type": "encoder_decoder",
+        "embedding": "tokens",
+        "position": "sinusoidal",
+        "layer": {
+            "residual": "post_norm",
+            "norm": "layer_norm",
+            "attention": "multi_head",
+            "feedforward": {"type": "mlp", "activation": activation},
+        },
+        "encoder": {"num_layers": 1},
+        "decoder": {"num_layers": 1},
+        "head": {"type": "language_model", "tied": True},
+    }
+    sizes = {f"model.{name}": size for name, size in WIDE.items()}
+    return tfkit.build({"tfkit": 1, "model": model}, packed=True, overrides=sizes, **more)
+
+
+def plainly(model: Model, inputs: dict[str, Tensor]) -> Tensor:
+    out = type(model).forward(model, **inputs)
+    assert out.logits is not None
+    return out.logits
+
+
+@pytest.mark.full
+def test_a_packed_model_computes_the_same() -> None:
+    model = packed()
+    copies = vars(model)["forward"].decoder
+    ways = {length: {"input_ids": ids(9, length), "decoder_input_ids": ids(9, 4)} for length in (1, 8, 9)}
+    for inputs in ways.values():
+        logits = model(**inputs).logits  # gradients are recorded
+        assert logits.requires_grad and torch.equal(logits, plainly(model, inputs)) and not copies.bytes
+    weights = sum(one.weight.nbytes for one in model.modules() if isinstance(one, nn.Linear))
+    with torch.inference_mode():
+        for inputs in ways.values():
+            assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
+            assert copies.bytes <= 1.15 * weights
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert vars(twin)["forward"].decoder.model is twin
+        model.get_parameter("decoder.layers.0.feedforward.up.weight").data[3, 5] = 7  # without a new version
+        assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
+        assert distance(model(**inputs).logits, twin(**inputs).logits) > 1e-4
+    assert model.eval() is model and copies.current().training is False
+
+
+@pytest.mark.full
+def test_a_packed_model_is_refused_where_nothing_is_packed() -> None:
+    for more, message in (
+        ({"device": "meta"}, "packed=True needs float32 weights on a CPU, but these are float32 on meta"),
+        ({"dtype": torch.bfloat16}, "packed=True needs float32 weights on a CPU, but these are bfloat16 on cpu"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            packed(**more)
+    model = packed()
+    with pytest.raises(UsageError, match="a model built with packed=True cannot be trained; build it without packed"):
+        model.train()
+    with pytest.raises(UsageError, match="these are float64 on cpu"):
+        model.double()(input_ids=ids(1), decoder_input_ids=ids(1))
+    weight = torch.ones(2, 2).as_subclass(type("Shard", (Tensor,), {}))
+    model.register_parameter("apart", nn.Parameter(weight))
+    with pytest.raises(UsageError, match="packed=True needs whole weights, but these are of type Shard"):
+        model(input_ids=ids(1), decoder_input_ids=ids(1))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_an_activation_is_part_of_the_product(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not available("reordered"):
+        pytest.skip("this build of torch lacks oneDNN's products")
+    inputs = {"input_ids": ids(9, 9), "decoder_input_ids": ids(9, 9)}
+    for way in ("reordered", "mkl"):
+        monkeypatch.setenv(FORCED, way)
+        model = packed(activation)
+        with torch.inference_mode():
+            assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
+            up: Any = vars(model)["forward"].decoder.current().encoder.layers[0].feedforward.up
+            assert hasattr(up, "post") == (activation != "silu")

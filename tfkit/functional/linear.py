@@ -49,8 +49,12 @@ PACK, PACKED_PRODUCT = operator("mkl", "_mkl_reorder_linear_weight"), operator("
 ONEDNN, REORDER = operator("mkldnn", "_linear_pointwise"), operator("mkldnn", "_reorder_linear_weight")
 
 
-def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute x weightᵀ + bias with oneDNN: [... width] -> [... out].
+Post = tuple[str, str]  # an operation that oneDNN applies to a product, and its variant
+NOTHING: Post = ("none", "")
+
+
+def onednn(x: Tensor, weight: Tensor, bias: Tensor | None, post: Post = NOTHING) -> Tensor:
+    """Compute x weightᵀ + bias with oneDNN, and then `post`: [... width] -> [... out].
 
     oneDNN keeps about 0.6 MB of compiled code for each number of rows. Rows are padded to one of 8 counts per power of
     two.
@@ -58,7 +62,7 @@ def onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.numel() // x.shape[-1]
     missing = rounded(rows) - rows
     padded = F.pad(x.reshape(rows, -1), (0, 0, 0, missing)) if missing else x  # [rows + missing, width]
-    out: Tensor = ONEDNN(padded, weight, bias, "none", [], "")
+    out: Tensor = ONEDNN(padded, weight, bias, post[0], [], post[1])
     return out.resize_(*x.shape[:-1], out.shape[-1]) if missing else out  # [... out], and no view, for autograd
 
 
@@ -134,6 +138,10 @@ class OneDNN:
 
     def __call__(self, x: Tensor, rows: int) -> Tensor:
         return onednn(x, self.copy, self.bias)
+
+    def then(self, x: Tensor, post: Post) -> Tensor:
+        """Apply `post` to the product."""
+        return onednn(x, self.copy, self.bias, post)
 
 
 class Reordered(OneDNN):
@@ -233,7 +241,8 @@ def fastest(rows: int, width: int, out: int, transposed: bool = False, copies: b
 def _listed(rule: ProductRule, rows: int, width: int, out: int, transposed: bool, copies: bool) -> str:
     size = 4 * width * out
     if not copies or rows > FEW:
-        return "mkl" if size < rule.large else rule.gradient if transposed else rule.many
+        name = "mkl" if size < rule.large else rule.gradient if transposed else rule.many
+        return "reordered" if copies and name == "onednn" and size >= rule.small else name
     if size < rule.small:
         return "packed"
     if rows > 1:

@@ -1,8 +1,8 @@
 """View of a model for decoding: shared weights, plus copies that are packed for a kernel, concatenated or in int8.
 
 A decoding step multiplies a few rows by every weight. Plain linear layers repack the weight in each call, which takes
-longer than the product; here weights are packed once. Layers with a common input are fused into one product. Copies
-are derived and never saved, and the model is not modified.
+longer than the product; here weights are packed once, also for many rows where that is faster. Layers with a common
+input are fused into one product. Copies are derived and never saved, and the model is not modified.
 """
 
 from __future__ import annotations
@@ -16,17 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tfkit.components.activation import Activation
+from tfkit.components.activation import TORCH_ACTIVATIONS, Activation
 from tfkit.components.attention import MultiHead
+from tfkit.components.feedforward import MLP
 from tfkit.components.norm import Norm
 from tfkit.components.residual import Residual
 from tfkit.components.sublayer import Sublayer
 from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
-from tfkit.functional.linear import FEW, WAYS, Linear, Product, Way, fastest
+from tfkit.functional.linear import DIRECT, FEW, WAYS, Linear, Product, Way, fastest
 from tfkit.functional.view import view
-from tfkit.generation.layers import BFloat16, Int8, Layers, check_quantized, copied, join_heads, joined, split_heads
-from tfkit.models import Model
+from tfkit.generation.layers import (
+    POSTS,
+    BFloat16,
+    Int8,
+    Layers,
+    check_quantized,
+    copied,
+    join_heads,
+    joined,
+    split_heads,
+)
+from tfkit.models import Model, ModelOutput
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
 
@@ -47,7 +58,7 @@ def check_quantize(value: object) -> None:
 
 
 class Copies:
-    """Weight copies for a model's last stack and head, built on demand."""
+    """Weight copies for a model's linear layers, built on demand."""
 
     def __init__(self, model: Model, quantize: Quantize | None, types: Collection[torch.dtype]) -> None:
         self.quantize = quantize
@@ -66,17 +77,18 @@ class Copies:
 
     def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
         """Return all modules, each with a flag for hooks and its forward."""
-        return [(module, _is_watched(module), module.forward) for module in _modules(model)]
+        return [(module, _is_watched(module), module.forward) for module in model.modules()]
 
     def way(self, linears: Sequence[nn.Linear], rows: int) -> Way | None:
         """Return the fastest way for a number of rows; None to use the plain weights."""
         if self.quantize is not None:
             return Int8 if self.quantize == "int8" else BFloat16
-        if rows > FEW or linears[0].weight.device.type != "cpu":
+        if linears[0].weight.device.type != "cpu":
             return None
         width, out = linears[0].weight.shape[1], sum(linear.weight.shape[0] for linear in linears)
         name = fastest(rows, width, out, copies=True)
-        return None if name == "mkl" and len(linears) == 1 else WAYS[name]
+        plain = name in DIRECT if rows > FEW else name == "mkl" and len(linears) == 1
+        return None if plain else WAYS[name]
 
     def make(self, linears: Sequence[nn.Linear], way: Way) -> Product | None:
         """Prepare a way for the concatenated weights; return None if it would exceed the memory limit."""
@@ -90,12 +102,10 @@ class Copies:
 
     def view_of(self, model: Model) -> Any:
         """Return a view of the model that computes with the copies."""
-        views: dict[nn.Module, nn.Module] = {}
-        roots = _roots(model)
-        children = {
-            name: self._view(child, views) if child in roots else child for name, child in model._modules.items()
-        }
-        return view(model, children)
+        made = self._view(model, {})
+        if isinstance(vars(made).get("forward"), PackedCall):
+            del vars(made)["forward"], vars(made)["train"]
+        return made
 
     def _view(self, module: nn.Module, views: dict[nn.Module, nn.Module]) -> nn.Module:
         """Return the view of a submodule, cached in `views`."""
@@ -107,6 +117,8 @@ class Copies:
         children = {
             name: None if child is None else self._view(child, views) for name, child in module._modules.items()
         }
+        if isinstance(module, MLP) and type(module).forward is MLP.forward:
+            children |= self._activated(module, children["activation"])
         result = views[module] = view(module, children)
         if _is_plain(module):
             kind: object = type(module)
@@ -116,6 +128,14 @@ class Copies:
             if together and all(linear in self.single for linear in together):
                 vars(result)["apply_fused"] = self._layers(tuple(together)).each
         return result
+
+    def _activated(self, module: MLP, activation: nn.Module | None) -> dict[str, nn.Module | None]:
+        """Return the views of a feed-forward layer that apply its activation within the product, if possible."""
+        own, up = module.activation, module.up
+        name = own.part_name if type(own) in TORCH_ACTIVATIONS.values() and _is_plain(own) else ""
+        if activation is None or name not in POSTS or up not in self.single or self.quantize is not None:
+            return {}
+        return {"up": copied(self.single[up], activation, name), "activation": _called_directly(nn.Identity)()}
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
         """Return the fused layers, which have a common input."""
@@ -176,22 +196,54 @@ class StepDecoder:
         return (torch.float32,) if weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu") else ()
 
 
-def _roots(model: Model) -> list[nn.Module]:
-    """Return the modules used in every step: the last stack and its head."""
-    stack = model.stack(model.blueprint.last.side)
-    return [stack] if model.head is None else [stack, model.head]
+class PackedCall:
+    """Forward of a model that computes with packed weights when no gradients are recorded.
+
+    The weights are checked at each call, and packed again after they have changed.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.decoder = StepDecoder(model)
+
+    def __call__(self, *inputs: object, **named: object) -> ModelOutput:
+        model = self.decoder.model
+        _check_packable(model)
+        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_tracing()
+        out: ModelOutput = type(model).forward(model if plain else self.decoder.current(), *inputs, **named)
+        return out
+
+    def train(self, mode: bool = True) -> Model:
+        """Keep the model in evaluation mode. Raise UsageError for training mode."""
+        if mode:
+            raise UsageError("a model built with packed=True cannot be trained; build it without packed")
+        return nn.Module.train(self.decoder.model, False)
 
 
-def _modules(model: Model) -> list[nn.Module]:
-    """Return all modules of the roots, without duplicates."""
-    return list(dict.fromkeys(module for root in _roots(model) for module in root.modules()))
+def _check_packable(model: Model) -> None:
+    weight = next(model.parameters())
+    kind, device = str(weight.dtype).removeprefix("torch."), weight.device.type
+    if type(weight) is not nn.Parameter:
+        raise UsageError(f"packed=True needs whole weights, but these are of type {type(weight).__name__}")
+    if device != "cpu" or weight.dtype != torch.float32:
+        raise UsageError(f"packed=True needs float32 weights on a CPU, but these are {kind} on {device}")
+
+
+def pack(model: Model) -> Model:
+    """Switch the model to evaluation mode and let its calls without gradients compute with packed weights.
+
+    Raise UsageError unless it has float32 weights on a CPU.
+    """
+    _check_packable(model)
+    own = PackedCall(model.eval())
+    vars(model).update(forward=own, train=own.train)
+    return model
 
 
 def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
     """Return the linear layers that can be copied: no stacked experts, and no hooks."""
     return [
         module
-        for module in _modules(model)
+        for module in model.modules()
         if isinstance(module, nn.Linear)
         and type(module) in (nn.Linear, Linear)
         and module.weight.dtype in types
@@ -224,17 +276,25 @@ def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
 def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, int, float]]:
     """Return a fingerprint of the weights: addresses, versions, the sum of their bits and sampled values."""
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
-    return [
-        (tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version, *_digest(tensor)) for tensor in tensors
-    ]
+    if not tensors:
+        return []
+    flat = [tensor.detach().reshape(-1) for tensor in tensors]
+    sums = torch.stack([_bits(one).sum() for one in flat])
+    sampled = torch.stack([_sampled(one) for one in flat])
+    order = (sampled @ torch.arange(1.0, SAMPLED + 1)).nan_to_num()  # NaN never compares equal
+    places = [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    return [(*place, *more) for place, *more in zip(places, sums.tolist(), order.tolist(), strict=True)]
 
 
-def _digest(tensor: Tensor) -> tuple[int, float]:
-    """Return the sum of all elements' bits, 64 at a time, and a sum that depends on their order."""
-    flat = tensor.detach().reshape(-1)
+def _bits(flat: Tensor) -> Tensor:
+    """View the elements as integers of 64 bits, padded with zeros."""
     size = 8 // flat.element_size()
     if flat.storage_offset() % size or len(flat) % size:
         flat = F.pad(flat, (0, -len(flat) % size))
-    sampled = flat[:: max(1, len(flat) // SAMPLED)].float()
-    order = torch.dot(sampled, torch.arange(1.0, len(sampled) + 1)).nan_to_num()  # NaN never compares equal
-    return int(flat.view(torch.int64).sum()), float(order)
+    return flat.view(torch.int64)
+
+
+def _sampled(flat: Tensor) -> Tensor:
+    """Return SAMPLED elements at equal distances, padded with zeros."""
+    some = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].float()
+    return some if len(some) == SAMPLED else F.pad(some, (0, SAMPLED - len(some)))

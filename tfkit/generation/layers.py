@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tfkit.core.errors import UsageError
-from tfkit.functional.linear import HINT, ONEDNN, REORDER, Product, Way, onednn, operator, product
+from tfkit.functional.linear import HINT, ONEDNN, REORDER, OneDNN, Post, Product, Way, onednn, operator, product
 
 
 def split_heads(x: Tensor, dim: int) -> Tensor:
@@ -98,10 +98,30 @@ class Copied(nn.Linear):
     __call__ = forward
 
 
-def copied(layers: Layers) -> Copied:
-    """Return a view of the single layer in `layers`."""
-    layer: Copied = object.__new__(Copied)
+class Activated(Copied):
+    """View of a linear layer and the activation after it, which oneDNN computes in its product."""
+
+    activation: Callable[[Tensor], Tensor]
+    post: Post
+
+    def forward(self, input: Tensor) -> Tensor:
+        own = self.layers.product(input.numel() // self.layers.width)
+        if isinstance(own, OneDNN):
+            return own.then(input, self.post)
+        return self.activation(super().forward(input))
+
+    __call__ = forward
+
+
+POSTS: dict[str, Post] = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
+
+def copied(layers: Layers, activation: Callable[[Tensor], Tensor] | None = None, name: str = "") -> Copied:
+    """Return a view of the single layer in `layers`, with the activation after it if it is one of POSTS."""
+    layer: Copied = object.__new__(Activated if name else Copied)
     vars(layer).update(vars(layers.linears[0]), layers=layers)
+    if name:
+        vars(layer).update(activation=activation, post=POSTS[name])
     return layer
 
 

@@ -116,8 +116,8 @@ class Run(StoredRun):
         start = self._start if self.blueprint.encoder is not None else None
         check_options(options, max_new_tokens)
         quantize = options.get("quantize")
-        decoder = self.decoder(quantize)
-        writer = make_writer(decoder, self.tokenizer, self.recipe.generate, start, max_new_tokens, options)
+        decoder, settings = self.decoder(quantize), self.recipe.generate
+        writer = make_writer(decoder, self.tokenizer, settings, start, max_new_tokens, options)
         writer.strategy.bind(self.tokenizer, partial(self._other_run, quantize=quantize))
         return writer
 
@@ -126,12 +126,13 @@ class Run(StoredRun):
 
         On a CPU, weights that are stored in int8 are also decoded in int8.
         """
-        if quantize is None and self.stores_int8 and self.device.type == "cpu":
-            quantize = "int8"
-        decoder = self._decoders.get(quantize)
-        if decoder is None or decoder.model is not self.model:
-            decoder = self._decoders[quantize] = StepDecoder(self.model, quantize)
-        return decoder
+        stored = quantize is None and self.stores_int8 and self.device.type == "cpu"
+        return self._decoder("int8" if stored else quantize)
+
+    def _decoder(self, quantize: Quantize | None) -> StepDecoder:
+        if quantize not in self._decoders or self._decoders[quantize].model is not self.model:
+            self._decoders[quantize] = StepDecoder(self.model, quantize)
+        return self._decoders[quantize]
 
     def _other_run(self, path: str, quantize: Quantize | None) -> tuple[StepDecoder, Tokenizer]:
         """Return the decoder and the tokenizer of another run, cached by path."""
@@ -192,7 +193,7 @@ class Run(StoredRun):
         examples = [_example(text, fields) for text in read]
         for name, rows in self.model.extra(extra_rows(inputs, len(read)), len(read)).items():
             examples = [one | {name: str(row)} for one, row in zip(examples, rows.tolist(), strict=True)]
-        return predictor.answers.predict(self.model, examples, self.tokenizer) if examples else []
+        return predictor.answers.predict(self._packed().model, examples, self.tokenizer) if examples else []
 
     @parts_named()
     def embed(
@@ -237,7 +238,7 @@ class Run(StoredRun):
             return torch.empty(0, plan.d_model)
         extra = extra_rows(inputs, len(ids))
         normalize = settings.normalize if normalize is None else normalize
-        return text_vectors(self.model, ids, pooling, normalize, batch_size, extra)
+        return text_vectors(self._packed().model, ids, pooling, normalize, batch_size, extra)
 
     @parts_named()
     def attention(self, text: str | Array, target: str | None = None) -> AttentionMaps:
@@ -247,7 +248,7 @@ class Run(StoredRun):
         An encoder-decoder also reads `target`, by default the model's own output. Raise UsageError if the text has no
         tokens or is too long, or if the model exposes no attention weights.
         """
-        model = self.model
+        model = self._packed().model
         pair = model.blueprint.encoder is not None and model.blueprint.decoder is not None
         if not (isinstance(text, str) or self.reads_vectors) or not isinstance(target, (str, type(None))):
             raise UsageError(f"attention takes a text, or a source and a target, got {text!r} and {target!r}")
@@ -299,10 +300,8 @@ class Run(StoredRun):
         split = split or self._final_split
         record.check_existing(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
-        if quantize is not None:
-            return self._quantized(quantize)._scorer.scores(examples, self.recipe.train.metrics)
-        scores = self._scorer.scores(examples, self.recipe.train.metrics)
-        if self.as_saved:
+        scores = self._packed(quantize)._scorer.scores(examples, self.recipe.train.metrics)
+        if self.as_saved and quantize is None:
             try:
                 keep_scores(self.folder / EVALUATION, split, {"examples": len(examples), **scores})
             except RunError as error:
@@ -318,7 +317,7 @@ class Run(StoredRun):
         self, name: str, limit: int | None = None, quantize: Quantize | None = None
     ) -> dict[str, float]:
         """Compute the scores of an entry of `train.evaluations`, and save them in evaluation.json."""
-        other = copy.copy(self) if quantize is None else self._quantized(quantize)
+        other = self._packed(quantize)
         other.recipe = self.recipe.evaluated(name)
         other.__dict__.pop("objective", None)
         examples = other._examples(other._final_split)[:limit]
@@ -327,10 +326,11 @@ class Run(StoredRun):
             keep_scores(self.folder / EVALUATION, name, {"examples": len(examples), **scores})
         return scores
 
-    def _quantized(self, quantize: Quantize) -> Run:
-        """Return a copy of the run with quantized weights. This run is unchanged."""
+    def _packed(self, quantize: Quantize | None = None) -> Run:
+        """Return a copy of the run for one call, with its current weights packed or quantized."""
         other = copy.copy(self)
-        other.model = self.decoder(quantize).current()
+        if quantize is not None or not self.model.training:
+            other.model, other._decoders = self._decoder(quantize).current(), {}
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
