@@ -95,6 +95,9 @@ def test_few_rows_are_multiplied_by_copies(monkeypatch: pytest.MonkeyPatch) -> N
     assert fastest(8, 64, 64, copies=True) == "packed" and fastest(65, 64, 64, copies=True) == "mkl"
     assert fastest(4096, 768, 3072) == "onednn" and fastest(4096, 256, 256) == "mkl"
     assert fastest(4096, 3072, 768, transposed=True) == "mkl"
+    use("amd-avx512", monkeypatch)
+    assert [fastest(rows, 256, 768, copies=True) for rows in (1, 4, 65)] == ["packed", "reordered", "reordered"]
+    assert [fastest(rows, 256, 256, copies=True) for rows in (1, 4, 65)] == ["packed", "packed", "onednn"]
 
 
 def test_thin_weights_are_not_packed() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tfkit.core.context import Visibility
 from tfkit.functional.band import TileMask, band_of, rows_at, with_rows
-from tfkit.functional.dropout import drawn_mask, dropout, is_drawing
+from tfkit.functional.dropout import as_factors, drawn_mask, dropout, is_drawing
 from tfkit.functional.linear import AutogradContext
 from tfkit.functional.view import wide
 
@@ -81,7 +81,7 @@ class _Attention(torch.autograd.Function):
                 hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu_(block.start + 1)
                 scores.masked_fill_(hidden, float("-inf"))
             weights = torch.softmax(scores, dim=-1)
-            dropped = weights * draw.keep[:, block, keys].to(weights.dtype)
+            dropped = weights * as_factors(draw.keep[:, block, keys], weights.dtype)
             kept += [weights, dropped]
             out[:, block] = dropped @ value[:, keys]
         out.mul_(1 / (1 - draw.rate))

@@ -117,7 +117,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return F.dropout(x, rate)
     # one 64-bit draw serves four elements
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= _threshold(rate)
+    keep = words.view(torch.int16)[: x.numel()].view(x.shape).ge_(_threshold(rate))
     return _scaled(x, keep, rate)
 
 
@@ -153,21 +153,26 @@ def _mask_of_call(x: Tensor, rate: float, draws: Draws, call: int) -> Tensor:
     """Compare 16 bits of SplitMix64 per element with the rate, in chunks that fit into the processor's cache."""
     start, skip = divmod(draws.first(x), 4)
     count, key = (skip + x.numel() + 3) // 4, draws.key_of(call)
-    keep = torch.empty(4 * count, dtype=torch.bool, device=x.device)
+    keep = torch.empty(4 * count, dtype=torch.uint8, device=x.device)
     chunk = CHUNK if x.device.type == "cpu" and type(keep) is Tensor else max(count, 1)  # fake tensors have no values
     for first in range(0, count, chunk):
         stop = min(first + chunk, count)
         bits = split_mix(key, start + first, stop - first, x.device).view(torch.int16)
-        torch.ge(bits, _threshold(rate), out=keep[4 * first : 4 * stop])
-    return keep[skip : skip + x.numel()].view(x.shape)
+        keep[4 * first : 4 * stop] = bits.ge_(_threshold(rate))  # a comparison into another dtype is not vectorized
+    return keep[skip : skip + x.numel()].view(x.shape).view(torch.bool)
 
 
 def _threshold(rate: float) -> int:
     return round(rate * LEVELS) - LEVELS // 2
 
 
+def as_factors(keep: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a mask to 0 and 1. torch converts bytes seven times as fast as Booleans."""
+    return (keep.view(torch.uint8) if keep.dtype == torch.bool else keep).to(dtype)
+
+
 def _scaled(x: Tensor, keep: Tensor, rate: float) -> Tensor:
-    return x * keep.to(x.dtype).mul_(1 / (1 - rate))
+    return x * as_factors(keep, x.dtype).mul_(1 / (1 - rate))
 
 
 def split_mix(key: int, start: int, count: int, device: torch.device) -> Tensor:

@@ -72,6 +72,12 @@ def rounded(rows: int) -> int:
     return -(-rows // step) * step
 
 
+def unpadded(rows: int) -> int:
+    """Round down to a number of rows that oneDNN does not pad."""
+    step = 1 << max(0, rows.bit_length() - 4)
+    return rows // step * step
+
+
 class Product(Protocol):
     """x [... width] -> x weightᵀ + bias [... out] for `rows` rows, with a copy of the weight that takes `bytes`."""
 
@@ -175,17 +181,17 @@ def suits(name: str, width: int, out: int) -> bool:
 
 FORCED = "TFKIT_PRODUCTS"  # environment variable: the name of a way
 DIRECT = ("mkl", "onednn")  # ways without a copy of the weight
-FEW = 64  # maximum number of rows for which copies are faster
+FEW = 64  # maximum number of rows for which all ways with copies are considered
 
 
 class ProductRule(NamedTuple):
-    """The way for each kind of product. Weights of less than `small` bytes are packed for few rows.
+    """The way for each kind of product. Weights of less than `small` bytes are packed, for one row or for a few.
 
     `widening` and `other` are for one row, by whether the output is wider than the input. `many` rows are multiplied by
     weights of at least `large` bytes; smaller ones are left to torch.
     """
 
-    small: int = 4 << 20
+    small: tuple[int, int] = (4 << 20, 4 << 20)
     widening: str = "mkl"
     other: str = "mkl"
     few: str = "mkl"
@@ -195,8 +201,8 @@ class ProductRule(NamedTuple):
 
 
 RULES = {
-    "amd-avx512": ProductRule(1 << 20, "reordered", "reordered", "reordered", 0, "onednn", "onednn"),
-    "amd-avx2": ProductRule(1 << 20, "transposed", "reordered", "reordered", 2 << 20, "onednn", "mkl"),
+    "amd-avx512": ProductRule((1 << 20, 3 << 17), "reordered", "reordered", "reordered", 0, "onednn", "onednn"),
+    "amd-avx2": ProductRule((1 << 20, 1 << 20), "transposed", "reordered", "reordered", 2 << 20, "onednn", "mkl"),
     "mkl": ProductRule(widening="transposed", other="transposed", few="packed"),
     "torch": ProductRule(),  # builds without MKL
 }
@@ -242,8 +248,8 @@ def _listed(rule: ProductRule, rows: int, width: int, out: int, transposed: bool
     size = 4 * width * out
     if not copies or rows > FEW:
         name = "mkl" if size < rule.large else rule.gradient if transposed else rule.many
-        return "reordered" if copies and name == "onednn" and size >= rule.small else name
-    if size < rule.small:
+        return "reordered" if copies and name == "onednn" and size >= rule.small[1] else name
+    if size < rule.small[rows > 1]:
         return "packed"
     if rows > 1:
         return rule.few

@@ -58,16 +58,16 @@ class Sinusoidal(Position):
         self.frequencies = self._frequencies(torch.device("cpu"))
 
     def embed(self, positions: Tensor) -> Tensor:
-        place = (positions + self.config.offset)[..., None].double()
+        place = (positions + self.config.offset if self.config.offset else positions).double()[..., None]
         # computing on a GPU is faster than copying
         angles = place * (self.frequencies if place.device.type == "cpu" else self._frequencies(place.device))
-        pair = torch.stack((angles.sin(), angles.cos()), dim=-1)
-        pair = pair.to(self.dtype)
-        if self.config.skip_padding:
-            pair = pair * (positions >= 0)[..., None, None]
+        pair = angles.sin(), angles.cos()  # [batch time d_model/2] each
         if self.config.layout == "interleaved":
-            return rearrange(pair, "batch time pair two -> batch time (pair two)")
-        return rearrange(pair, "batch time pair two -> batch time (two pair)")
+            vectors = rearrange(torch.stack(pair, dim=-1), "batch time pair two -> batch time (pair two)")
+        else:
+            vectors = torch.cat(pair, dim=-1)  # [batch time d_model]
+        vectors = vectors.to(self.dtype)
+        return vectors * (positions >= 0)[..., None] if self.config.skip_padding else vectors
 
     def _frequencies(self, device: torch.device) -> Tensor:
         """Return the angular frequency of each pair, [d_model / 2], in float64 for accuracy at far positions."""
