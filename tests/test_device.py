@@ -194,7 +194,7 @@ def test_the_loss_on_a_gpu_has_large_chunks(monkeypatch: pytest.MonkeyPatch) -> 
     with pretending(monkeypatch):
         large = loss.linear_cross_entropy(features.to("cuda"), weight.to("cuda"), None, targets.to("cuda"))
         torch.testing.assert_close(large.cpu(), small)
-    assert [len(rows) for rows in products] == [6]
+    assert [len(rows) for rows in products] == [6, 6]  # for the logits, and for the gradient of the features
 
 
 def table_of_gpu_sh(folder: Path, **environment: str) -> tuple[int, list[tuple[str, str]]]:

@@ -57,6 +57,8 @@ def build(
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):
         raise UsageError(f"seed must be a whole number from 0 to {SEED.most:,}, or None, got {seed!r}")
     check_sizes(loaded)
+    if type(packed) is not bool:
+        raise UsageError(f"packed must be True or False, got {packed!r}")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype must be a floating-point dtype such as torch.float32, got {dtype!r}")
     model = build_model(loaded.blueprint(), device, dtype, seed)

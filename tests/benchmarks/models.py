@@ -31,7 +31,7 @@ from tfkit.core.blueprint import Blueprint
 from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import DifferenceError
 from tfkit.core.options import Slot
-from tfkit.generation.decoder import PackedCall, pack
+from tfkit.generation.decoder import copies_of, pack
 from tfkit.models import Model
 from tfkit.models.build import build_model
 from tfkit.recipe.load import load_recipe
@@ -165,8 +165,8 @@ def _packed(case: Case) -> Call:
 
 def _copied_bytes(call: Call) -> float:
     assert isinstance(call, partial)
-    own: PackedCall = vars(call.args[0])["forward"]
-    return own.decoder.bytes
+    decoder = copies_of(call.args[0])
+    return 0 if decoder is None else decoder.bytes
 
 
 def _peer(case: Case, peer: Peer) -> Call:

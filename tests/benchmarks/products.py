@@ -54,7 +54,7 @@ def measure(weights: Sequence[tuple[int, int]], rows: Sequence[int]) -> Iterator
 
 def _row(name: str, width: int, out: int, shape: Shape) -> JsonObject:
     measured = shape.measured()
-    seconds, used = seconds_of(measured), fastest(*shape, copies=shape.rows <= FEW)
+    seconds, used = seconds_of(measured), fastest(*shape, copies=not shape.transposed)
     row = {"product": name, "width": width, "out": out, "rows": shape.rows, "measured": measured._asdict()}
     return {**row, "seconds": seconds, "fastest": min(seconds, key=seconds.__getitem__), "used": used}
 
@@ -63,7 +63,8 @@ def seconds_of(shape: Shape) -> dict[str, float]:
     """Return the minimum seconds per product for each way that this build of torch has."""
     few = shape.rows <= FEW and not shape.transposed
     copies = min(COPIES, math.ceil(STREAMED / (4 * shape.width * shape.out))) if few else 1
-    names = [name for name in (WAYS if few else DIRECT) if suits(name, shape.width, shape.out)]
+    ways = WAYS if few else DIRECT if shape.transposed else (*DIRECT, "reordered")
+    names = [name for name in ways if suits(name, shape.width, shape.out)]
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         seconds = quickest({name: _products(WAYS[name], shape, copies) for name in names})
     return {name: one / copies for name, one in seconds.items()}
@@ -112,4 +113,4 @@ def render(rows: Sequence[JsonObject]) -> None:
         cells.append([row["product"], *sizes, f"{rate:.0f}", *others, row["fastest"], row["used"]])
     texts = ("product", "fastest", "used")
     print_wide(cells, [texts[0], "width", "out", "rows", *WAYS, *texts[1:]], texts)
-    say("\ngradient: product for the gradient of a layer's input.", style="dim")
+    say("\ngradient: product for the gradient of a layer's input. used: where copies of weights are made.", style="dim")

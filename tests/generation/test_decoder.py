@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,7 @@ from tfkit.functional import linear
 from tfkit.functional.linear import FEW, FORCED, WAYS, OneDNN, Transposed, available
 from tfkit.functional.loss import cross_entropy
 from tfkit.generation import decoder as decoders
-from tfkit.generation.decoder import Copies, StepDecoder
+from tfkit.generation.decoder import Copies, StepDecoder, copies_of
 from tfkit.generation.layers import Int8, check_quantized
 from tfkit.generation.stepper import Stepper, evaluating
 from tfkit.models import Model
@@ -528,7 +529,7 @@ def packed(activation: str = "gelu_tanh", **more: Any) -> Model:
         "head": {"type": "language_model", "tied": True},
     }
     sizes = {f"model.{name}": size for name, size in WIDE.items()}
-    return tfkit.build({"tfkit": 1, "model": model}, packed=True, overrides=sizes, **more)
+    return tfkit.build({"tfkit": 1, "model": model}, overrides=sizes, **{"packed": True, **more})
 
 
 def plainly(model: Model, inputs: dict[str, Tensor]) -> Tensor:
@@ -540,7 +541,8 @@ def plainly(model: Model, inputs: dict[str, Tensor]) -> Tensor:
 @pytest.mark.full
 def test_a_packed_model_computes_the_same() -> None:
     model = packed()
-    copies = vars(model)["forward"].decoder
+    copies = copies_of(model)
+    assert copies is not None
     ways = {length: {"input_ids": ids(9, length), "decoder_input_ids": ids(9, 4)} for length in (1, 8, 9)}
     for inputs in ways.values():
         logits = model(**inputs).logits  # gradients are recorded
@@ -551,10 +553,20 @@ def test_a_packed_model_computes_the_same() -> None:
             assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
             assert copies.bytes <= 1.15 * weights
         for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-            assert vars(twin)["forward"].decoder.model is twin
-        model.get_parameter("decoder.layers.0.feedforward.up.weight").data[3, 5] = 7  # without a new version
-        assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
-        assert distance(model(**inputs).logits, twin(**inputs).logits) > 1e-4
+            own = copies_of(twin)
+            assert own is not None and own.model is twin
+        up = model.get_parameter("decoder.layers.0.feedforward.up.weight").data  # writes do not make a new version
+        for change in (
+            lambda: up[3].mul_(7),
+            lambda: up.__setitem__([1, 2], up[[2, 1]]),
+            lambda: up[0].fill_(math.nan),
+        ):
+            before = model(**inputs).logits
+            change()
+            torch.testing.assert_close(model(**inputs).logits, plainly(model, inputs), equal_nan=True)
+            assert not torch.equal(model(**inputs).logits, before)
+        plain = {name: weight.detach() for name, weight in twin.named_parameters()}
+        assert torch.equal(functional_call(twin, plain, (), inputs).logits, plainly(twin, inputs))
     assert model.eval() is model and copies.current().training is False
 
 
@@ -563,17 +575,21 @@ def test_a_packed_model_is_refused_where_nothing_is_packed() -> None:
     for more, message in (
         ({"device": "meta"}, "packed=True needs float32 weights on a CPU, but these are float32 on meta"),
         ({"dtype": torch.bfloat16}, "packed=True needs float32 weights on a CPU, but these are bfloat16 on cpu"),
+        ({"packed": "no"}, "packed must be True or False, got 'no'"),
     ):
         with pytest.raises(UsageError, match=message):
             packed(**more)
     model = packed()
     with pytest.raises(UsageError, match="a model built with packed=True cannot be trained; build it without packed"):
         model.train()
-    with pytest.raises(UsageError, match="these are float64 on cpu"):
+    with torch.inference_mode(), pytest.raises(UsageError, match="these are float64 on cpu"):
         model.double()(input_ids=ids(1), decoder_input_ids=ids(1))
     weight = torch.ones(2, 2).as_subclass(type("Shard", (Tensor,), {}))
     model.register_parameter("apart", nn.Parameter(weight))
-    with pytest.raises(UsageError, match="packed=True needs whole weights, but these are of type Shard"):
+    with (
+        torch.no_grad(),
+        pytest.raises(UsageError, match="packed=True needs whole weights, but these are of type Shard"),
+    ):
         model(input_ids=ids(1), decoder_input_ids=ids(1))
 
 
@@ -588,5 +604,5 @@ def test_an_activation_is_part_of_the_product(activation: str, monkeypatch: pyte
         model = packed(activation)
         with torch.inference_mode():
             assert distance(model(**inputs).logits, plainly(model, inputs)) < 1e-5
-            up: Any = vars(model)["forward"].decoder.current().encoder.layers[0].feedforward.up
-            assert hasattr(up, "post") == (activation != "silu")
+            up: Any = copies_of(model).current().encoder.layers[0].feedforward.up
+            assert hasattr(up, "post") == activation.startswith("gelu")

@@ -110,6 +110,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element with probability `rate`, rounded to 1/65,536, and scale the others to preserve the mean."""
     if rate == 0:
         return x
+    if round(rate * LEVELS) == LEVELS:
+        return x * 0
     keep = drawn_mask(x, rate)
     if keep is not None:
         return _scaled(x, keep, rate)

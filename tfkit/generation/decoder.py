@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Collection, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +26,7 @@ from tfkit.core.errors import UsageError
 from tfkit.functional.dropout import Dropout
 from tfkit.functional.linear import DIRECT, FEW, WAYS, Linear, Product, Way, fastest
 from tfkit.functional.view import view
-from tfkit.generation.layers import (
-    POSTS,
-    BFloat16,
-    Int8,
-    Layers,
-    check_quantized,
-    copied,
-    join_heads,
-    joined,
-    split_heads,
-)
+from tfkit.generation.layers import BFloat16, Int8, Layers, check_quantized, copied, join_heads, joined, split_heads
 from tfkit.models import Model, ModelOutput
 from tfkit.models.layer import Layer
 from tfkit.models.stack import Stack
@@ -48,6 +38,7 @@ WAYS_AT_ONCE = 4  # maximum number of copies of a weight: alone or fused, for on
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # modules that are called directly, as the overhead of Module.__call__ is noticeable in decoding
 OWN = (Norm, Activation, Dropout, Residual, nn.Identity, Sublayer, Layer, Stack)
+WATCHES_ALL: Callable[[], bool] = nn.modules.module._has_any_global_hook
 SAMPLED = 64  # number of elements of each weight in the fingerprint
 
 
@@ -73,7 +64,9 @@ class Copies:
 
     def are_of(self, model: Model) -> bool:
         """True if modules, hooks and weights have not changed since the copies were built."""
-        return self.parts == self._parts(model) and self.facts == _facts(self.single)
+        now = _facts(self.single)
+        same = self.parts == self._parts(model) and self.facts.places == now.places
+        return same and torch.equal(self.facts.sums, now.sums) and torch.equal(self.facts.order, now.order)
 
     def _parts(self, model: Model) -> list[tuple[nn.Module, bool, object]]:
         """Return all modules, each with a flag for hooks and its forward."""
@@ -103,7 +96,7 @@ class Copies:
     def view_of(self, model: Model) -> Any:
         """Return a view of the model that computes with the copies."""
         made = self._view(model, {})
-        if isinstance(vars(made).get("forward"), PackedCall):
+        if copies_of(model) is not None:
             del vars(made)["forward"], vars(made)["train"]
         return made
 
@@ -117,7 +110,7 @@ class Copies:
         children = {
             name: None if child is None else self._view(child, views) for name, child in module._modules.items()
         }
-        if isinstance(module, MLP) and type(module).forward is MLP.forward:
+        if isinstance(module, MLP) and type(module).forward is MLP.forward and _is_plain(module):
             children |= self._activated(module, children["activation"])
         result = views[module] = view(module, children)
         if _is_plain(module):
@@ -133,9 +126,10 @@ class Copies:
         """Return the views of a feed-forward layer that apply its activation within the product, if possible."""
         own, up = module.activation, module.up
         name = own.part_name if type(own) in TORCH_ACTIVATIONS.values() and _is_plain(own) else ""
-        if activation is None or name not in POSTS or up not in self.single or self.quantize is not None:
+        if activation is None or up not in self.single or self.quantize is not None:
             return {}
-        return {"up": copied(self.single[up], activation, name), "activation": _called_directly(nn.Identity)()}
+        first = copied(self.single[up], activation, name)
+        return {"up": first, "activation": _called_directly(nn.Identity)()} if hasattr(first, "post") else {}
 
     def _layers(self, linears: tuple[nn.Linear, ...]) -> Layers:
         """Return the fused layers, which have a common input."""
@@ -205,10 +199,13 @@ class PackedCall:
     def __init__(self, model: Model) -> None:
         self.decoder = StepDecoder(model)
 
-    def __call__(self, *inputs: object, **named: object) -> ModelOutput:
+    def compute(self, *inputs: object, **named: object) -> ModelOutput:
+        """Compute with packed weights, or plainly where gradients are recorded or the weights are substituted."""
         model = self.decoder.model
-        _check_packable(model)
         plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_tracing()
+        plain = plain or type(next(model.parameters())) is Tensor or bool(torch._C._functorch.peek_interpreter_stack())
+        if not plain:
+            _check_packable(model)
         out: ModelOutput = type(model).forward(model if plain else self.decoder.current(), *inputs, **named)
         return out
 
@@ -235,8 +232,14 @@ def pack(model: Model) -> Model:
     """
     _check_packable(model)
     own = PackedCall(model.eval())
-    vars(model).update(forward=own, train=own.train)
+    vars(model).update(forward=own.compute, train=own.train)
     return model
+
+
+def copies_of(model: Model) -> StepDecoder | None:
+    """Return the decoder that holds the copies of a packed model; None for another model."""
+    own = getattr(vars(model).get("forward"), "__self__", None)
+    return own.decoder if isinstance(own, PackedCall) else None
 
 
 def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
@@ -254,7 +257,7 @@ def _linears(model: Model, types: Collection[torch.dtype]) -> list[nn.Linear]:
 
 
 def _is_watched(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks) or WATCHES_ALL()
 
 
 def _is_plain(module: nn.Module) -> bool:
@@ -273,17 +276,35 @@ def _called_directly(kind: type[nn.Module]) -> type[nn.Module]:
     return type(kind.__name__, (kind,), own)
 
 
-def _facts(linears: Collection[nn.Linear]) -> list[tuple[int, int, int, float]]:
-    """Return a fingerprint of the weights: addresses, versions, the sum of their bits and sampled values."""
+class Fingerprint(NamedTuple):
+    """Fingerprint of weights: addresses and versions, the sum of the bits of each row, and sampled elements.
+
+    It misses only elements that changed places within a row, between samples, by a write that torch does not count.
+    """
+
+    places: list[tuple[int, int]]
+    sums: Tensor
+    order: Tensor
+
+
+def _facts(linears: Collection[nn.Linear]) -> Fingerprint:
     tensors = [tensor for linear in linears for tensor in (linear.weight, linear.bias) if tensor is not None]
-    if not tensors:
-        return []
-    flat = [tensor.detach().reshape(-1) for tensor in tensors]
-    sums = torch.stack([_bits(one).sum() for one in flat])
-    sampled = torch.stack([_sampled(one) for one in flat])
-    order = (sampled @ torch.arange(1.0, SAMPLED + 1)).nan_to_num()  # NaN never compares equal
     places = [(tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version) for tensor in tensors]
-    return [(*place, *more) for place, *more in zip(places, sums.tolist(), order.tolist(), strict=True)]
+    if not tensors:
+        return Fingerprint(places, torch.empty(0), torch.empty(0))
+    sums = torch.cat([_sums(tensor.detach()) for tensor in tensors])
+    sampled = torch.stack([_sampled(tensor.detach().reshape(-1)) for tensor in tensors])
+    order = (sampled @ torch.arange(1.0, SAMPLED + 1)).nan_to_num()  # NaN never compares equal
+    return Fingerprint(places, sums, order)
+
+
+def _sums(tensor: Tensor) -> Tensor:
+    """Return the sum of the bits of each row, 64 at a time; of a whole weight whose rows are no multiple of that."""
+    bits = _bits(tensor.reshape(-1))
+    if tensor.dim() == 1:
+        return bits
+    rows = tensor.shape[0] if len(bits) % tensor.shape[0] == 0 else 1
+    return bits.view(rows, -1).sum(dim=1)
 
 
 def _bits(flat: Tensor) -> Tensor:

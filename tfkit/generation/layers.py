@@ -113,14 +113,15 @@ class Activated(Copied):
     __call__ = forward
 
 
-POSTS: dict[str, Post] = {"relu": ("relu", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+# not ReLU, which maps NaN to a number
+POSTS: dict[str, Post] = {"gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
 def copied(layers: Layers, activation: Callable[[Tensor], Tensor] | None = None, name: str = "") -> Copied:
-    """Return a view of the single layer in `layers`, with the activation after it if it is one of POSTS."""
-    layer: Copied = object.__new__(Activated if name else Copied)
+    """Return a view of the single layer in `layers`, with the activation `name` after it if it is one of POSTS."""
+    layer: Copied = object.__new__(Activated if name in POSTS else Copied)
     vars(layer).update(vars(layers.linears[0]), layers=layers)
-    if name:
+    if name in POSTS:
         vars(layer).update(activation=activation, post=POSTS[name])
     return layer
 

@@ -32,10 +32,9 @@ from tfkit.generation.writer import GeneratedText, Writer, check_options, make_w
 from tfkit.recipe.imports import find_imported, import_parts
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import value_problem
-from tfkit.run.stored import StoredRun
+from tfkit.run.stored import StoredRun, why_missing
 from tfkit.runs import record
-from tfkit.runs.checkpoint import Checkpoints
-from tfkit.runs.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder, check_tokenizer
+from tfkit.runs.folder import ENVIRONMENT, EVALUATION, RESOLVED, WEIGHTS, RunFolder, check_tokenizer
 from tfkit.runs.history import choose_device
 from tfkit.runs.kept import KEPT, POOLINGS, Sentences, sentences_in
 from tfkit.runs.supply import downloaded_run, saved_recipe
@@ -52,6 +51,9 @@ Texts = str | Mapping[str, str] | Sequence[str | Mapping[str, str] | Array] | ND
 
 class Run(StoredRun):
     """A trained model with its recipe and tokenizer, each loaded on first use."""
+
+    # for a copy made by `_packed`: the run whose weights its model shows, and their quantization
+    _packed_run: tuple[Run, Quantize | None] | None = None
 
     def __init__(self, folder: str | Path, recipe: Recipe, device: str = "cpu", as_saved: bool = True) -> None:
         super().__init__(folder, recipe, device, as_saved)
@@ -126,6 +128,9 @@ class Run(StoredRun):
 
         On a CPU, weights that are stored in int8 are also decoded in int8.
         """
+        if self._packed_run is not None:
+            run, own = self._packed_run
+            return run.decoder(own if quantize is None else quantize)
         stored = quantize is None and self.stores_int8 and self.device.type == "cpu"
         return self._decoder("int8" if stored else quantize)
 
@@ -330,7 +335,7 @@ class Run(StoredRun):
         """Return a copy of the run for one call, with its current weights packed or quantized."""
         other = copy.copy(self)
         if quantize is not None or not self.model.training:
-            other.model, other._decoders = self._decoder(quantize).current(), {}
+            other.model, other._packed_run = self._decoder(quantize).current(), (self, quantize)
         return other
 
     def samples(self, count: int, split: str = "valid") -> list[SampleOutput]:
@@ -419,7 +424,7 @@ def load_run(
             return load_run(folder.path, trust, device, imports, sets).all_read()
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():
-            raise RunError(f"{folder / name}: is missing{_why_missing(folder, name)}")
+            raise RunError(f"{folder / name}: is missing{why_missing(folder, name)}")
     record.check(folder, record.SMALL)
     recipe = saved_recipe(folder, trust, imports, sets)
     if recipe.data is not None and recipe.data.tokenizer is not None:
@@ -427,16 +432,6 @@ def load_run(
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     named = replace(recipe, name=str(known.get("recipe", folder.path.name)))
     return Run(folder.path, named, device, as_saved=not sets and not hub)
-
-
-def _why_missing(folder: RunFolder, name: str) -> str:
-    """Explain why a file of a run is missing, or return ""."""
-    if folder.holds_run and name in folder.removed:
-        return ": a study deleted it (study.keep: scores); train the run again to use its weights"
-    if name == RESOLVED and not folder.holds_run:
-        return "; the folder contains no run"
-    unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
-    return ": training has not saved any weights yet" if unfinished else ""
 
 
 def evaluate(

@@ -21,7 +21,9 @@ from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Data
 from tfkit.runs import record
+from tfkit.runs.checkpoint import Checkpoints
 from tfkit.runs.folder import (
+    CHECKPOINTS,
     CURVES,
     RESOLVED,
     SPLITS,
@@ -319,3 +321,13 @@ class StoredRun:
         settings = self.recipe.train
         feed = Feed(objective, items, data.batch, settings.seed, self.device)
         return Task(self.recipe, model, self.tokenizer, objective, settings, settings.steps or 1, feed, None, {})
+
+
+def why_missing(folder: RunFolder, name: str) -> str:
+    """Explain why a file of a run is missing, or return ""."""
+    if folder.holds_run and name in folder.removed:
+        return ": a study deleted it (study.keep: scores); train the run again to use its weights"
+    if name == RESOLVED and not folder.holds_run:
+        return "; the folder contains no run"
+    unfinished = name == WEIGHTS and Checkpoints(folder / CHECKPOINTS).last() is not None
+    return ": training has not saved any weights yet" if unfinished else ""
