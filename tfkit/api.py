@@ -49,9 +49,8 @@ def build(
 
     Nothing is allocated on the device "meta". A `packed` model is in evaluation mode, and its calls without gradients
     compute with packed copies of float32 weights on a CPU, which are made again after the weights have changed. Other
-    keywords are passed to load_recipe: overrides, variant, trust,
-    sets, imports. Raise RecipeError for an invalid recipe, and UsageError if the vocabulary size depends on an
-    untrained tokenizer.
+    keywords are passed to load_recipe: overrides, variant, trust, sets, imports. Raise RecipeError for an invalid
+    recipe, and UsageError if the vocabulary size depends on an untrained tokenizer.
     """
     loaded = read_for("build", ("device", "dtype", "seed", "packed"), recipe, reading)
     if seed is not None and (type(seed) is not int or not 0 <= seed <= SEED.most):

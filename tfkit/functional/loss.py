@@ -57,7 +57,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 loss, gradient = _loss_and_gradient(logits, target, smoothing)
                 total += loss
                 small = gradient.to(matrix.dtype)
-                grad_features[start : start + rows] = product(small, matrix.t())  # [chunk width]
+                whole = len(small) == unpadded(len(small))  # padding so wide a matrix costs more than oneDNN gains
+                grad_features[start : start + rows] = product(small, matrix.t()) if whole else small @ matrix
                 if matrix.dtype == grad_weight.dtype:
                     grad_weight.addmm_(small.t(), chunk)  # [vocab width]
                 else:
