@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tfkit.cli.main import main
 from tfkit.core.registry import CATALOGUES, REGISTRY
 from tfkit.recipe.compose import shipped_recipes, shipped_tasks
 
-from . import reference
+from . import guides, reference
 from .documents import DOCUMENTS, KINDS, ROOT, between, blocks, words_of, write_files
 from .interop import proofs
 from .recipe.small import small
@@ -50,9 +51,10 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(main, list(words))
 
 
-def each_block(what: str) -> pytest.MarkDecorator:
-    """Parametrize a test with the blocks of one kind."""
-    return pytest.mark.parametrize("block", blocks(what), ids=lambda block: block.label)
+def each_block(what: str, but: Collection[Path] = ()) -> pytest.MarkDecorator:
+    """Parametrize a test with the blocks of one kind in all documents but these."""
+    found = [block for block in blocks(what) if block.document not in but]
+    return pytest.mark.parametrize("block", found, ids=lambda block: block.label)
 
 
 def test_every_mark_is_known():
@@ -60,7 +62,7 @@ def test_every_mark_is_known():
         mark for path in DOCUMENTS for mark in re.findall(r"^<!-- ([\w-]+)", path.read_text("utf-8"), re.MULTILINE)
     }
     studies = {file.stem for file in (ROOT / "recipes" / "studies").glob("*.yaml")}
-    assert marks <= {*KINDS, *studies, "textbook", "families", "onnx", "reference", "declarations", "end"}
+    assert marks <= {*KINDS, *studies, "textbook", "families", "onnx", "reference", "declarations", "measured", "end"}
 
 
 @each_block("recipe")
@@ -82,7 +84,7 @@ def test_a_command_prints_what_is_shown(block, folder):
     assert printed(result.output) == printed(block.text.partition("\n")[2]), "write it with: python -m tests.documents"
 
 
-@each_block("python")
+@each_block("python", but=guides.guides().values())
 def test_the_code_runs_and_prints_what_its_comments_say(block, folder, capsys):
     write_files(block.document, folder)
     exec(compile(block.text, block.label, "exec"), {})
@@ -90,7 +92,13 @@ def test_the_code_runs_and_prints_what_its_comments_say(block, folder, capsys):
 
 
 @pytest.mark.slow
-@each_block("session")
+@pytest.mark.parametrize("name", guides.guides())
+def test_a_guide_does_what_it_says(name, tmp_path):
+    assert guides.run(guides.guides()[name], tmp_path)
+
+
+@pytest.mark.slow
+@each_block("session", but=guides.guides().values())
 def test_a_session_runs(block, folder):
     """The commands of a session, after the document's files and code; a training takes two steps."""
     write_files(block.document, folder)
