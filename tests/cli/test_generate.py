@@ -140,7 +140,7 @@ def test_a_short_option_changes_what_the_recipe_says_and_keeps_the_rest(run: Pat
         ("--stream --num-beams 2", "beam cannot stream, because its text is only known at the end"),
         (
             "--stream --jsonl --batch-size 2",
-            "while it is generated; remove --jsonl and --batch",
+            "while it is generated; remove --json and --batch",
         ),
         ("--set model.d_model=3", "--set model.d_model=3: the run is already trained"),
     ],

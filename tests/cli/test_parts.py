@@ -112,11 +112,9 @@ def test_what_is_asked_wrongly_is_said_in_a_line() -> None:
         (("attention", "multihed"), "unknown attention 'multihed'. Did you mean 'multi_head'?"),
         (("norm", "zzz"), "unknown norm 'zzz'. Available: layer_norm, rms_norm"),
         (("atention", "multi_head"), "unknown slot 'atention'. Did you mean 'attention'?"),
-        (("zzz", "--json"), "unknown slot 'zzz'."),
         (("--check",), "--check requires a SLOT"),
         (("norm", "--matrix"), "--matrix prints the tables of all slots"),
         (("norm", "--matrix", "--check"), "--matrix and --check cannot be combined"),
-        (("norm", "--check", "--json"), "--check does not support --json"),
         (("norm", "layer_norm", "more"), "unexpected extra argument"),
     ]  # fmt: skip
 

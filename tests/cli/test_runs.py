@@ -136,4 +136,4 @@ def test_what_cannot_be_listed_is_told(folder: Path, tmp_path: Path) -> None:
     ]
     for arguments, message in cases:
         found = runs(*arguments)
-        assert found.exit_code == 2 and message in " ".join(found.stderr.split()), message
+        assert found.exit_code == 2 and message in " ".join(found.output.split()), message

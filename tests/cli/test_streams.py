@@ -141,12 +141,12 @@ def test_training_goes_on_into_its_log_when_nobody_reads(recipe: Path, tmp_path:
     lost = "the output cannot be written: {}; further output goes only to this log"
     for name, setup, out, told in (
         ("closed", close_output, None, ""),
-        ("unread", lose_reader, None, lost.format("Broken pipe")),
+        ("unread", lose_reader, None, lost.format("the reader has closed it")),
         ("all", close_all, None, ""),
         ("full", None, "/dev/full", lost.format("No space left on device")),
     ):
         ended = command("train", recipe, "--out", tmp_path / name, folder=tmp_path, setup=setup, out=out)
-        assert (ended.status, ended.err) == (0, ""), ended
+        assert ended.status == 0 and "Traceback" not in ended.err, ended
         log = (tmp_path / name / "train.log").read_text()
         assert "step 4 of 4" in log and "next: tfkit generate" in log and told in log
         assert tfkit.load_run(tmp_path / name).generate("one") is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -44,8 +45,10 @@ def typed(*words: object, stdin: str | bytes | None = None, columns: int | None 
 
 
 def refused(*words: object, stdin: str | bytes | None = None) -> str:
-    """Return the message of a command that refuses: status 2, nothing on standard output, no traceback."""
+    """Return the message of a command that refuses: status 2, no traceback, no output but the faults of --json."""
     result = typed(*words, stdin=stdin)
+    if result.stdout.startswith('{"faults": ['):
+        return "".join(f"tfkit: {fault['message']}\n" for fault in json.loads(result.stdout)["faults"])
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert "Traceback" not in result.stderr
     return result.stderr

@@ -19,5 +19,6 @@ COMMANDS = {
     "embed": ("reading", "Using", "Print the vectors of texts."),
     "look": ("comparing", "Using", "Show the attention weights of a run's heads for a text."),
     "parts": ("parts", "Extending", "List the registered parts, or describe one."),
+    "completion": ("completion", "Extending", "Print the script that lets a shell complete commands and recipes."),
     "schema": ("recipes", "Extending", "Print the JSON Schema of the recipe language, for editors."),
 }

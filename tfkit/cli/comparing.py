@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli import options
+from tfkit.cli.completion import RECIPE, RUN
 from tfkit.cli.new import refuse
-from tfkit.cli.options import BATCH, DEVICE, DTYPE, EXACT_JSON, PATH, ReadOptions, Whole, reads_recipe, reads_run
+from tfkit.cli.options import BATCH, DEVICE, DTYPE, PATH, ReadOptions, Whole, reads_recipe, reads_run
 from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import RecipeError, UsageError, optional
+from tfkit.core.output import SPEECH
 from tfkit.storage.files import whole
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @click.command("diff")
-@click.argument("a")
-@click.argument("b", required=False)
+@click.argument("a", type=RECIPE)
+@click.argument("b", type=RECIPE, required=False)
 @click.option(
     "--length",
     type=Whole(COUNT),
@@ -42,11 +44,10 @@ if TYPE_CHECKING:
 )
 @BATCH
 @DTYPE
-@EXACT_JSON
 @click.option("--code", is_flag=True, help="Print a unified diff of the models as plain PyTorch instead.")
 @reads_recipe
 def diff_command(
-    a: str, b: str | None, length: int | None, batch: int, dtype: str, as_json: bool, code: bool, reading: ReadOptions
+    a: str, b: str | None, length: int | None, batch: int, dtype: str, code: bool, reading: ReadOptions
 ) -> None:
     """Compare A and B: parts, options, parameters, FLOPs, cache, then data and training.
 
@@ -77,7 +78,7 @@ def diff_command(
     names = (a, full_name(sources[1], reading))
     notes = [note for facts in zip(names, recipes, blueprints, strict=True) for note in size_notes(*facts)]
     diff = Diff(names, (before, after), diff_architectures(*blueprints), diff_settings(*recipes), notes)
-    echo_data(as_data(diff), as_json, partial(render_diff, diff))
+    echo_data(as_data(diff), partial(render_diff, diff))
 
 
 def comparable_blueprint(recipe: Recipe, other: Recipe) -> Blueprint:
@@ -128,8 +129,8 @@ FORMATS = (".svg", ".html", ".mmd", ".txt", ".png")
 
 
 @click.command("draw")
-@click.argument("recipe", metavar="[RECIPE_OR_RUN]", required=False)
-@click.argument("other", required=False)
+@click.argument("recipe", type=RECIPE, metavar="[RECIPE_OR_RUN]", required=False)
+@click.argument("other", type=RECIPE, required=False)
 @click.option("--out", type=PATH, metavar="FILE", help=f"Output file: {', '.join(FORMATS)}.")
 @click.option("--sizes", is_flag=True, help="Show weight shapes, parameters, FLOPs, activations and cache.")
 @click.option(
@@ -157,8 +158,7 @@ def draw_command(
             raise click.UsageError(
                 "--gallery draws the shipped models; the only other arguments that it accepts are FILE and --force"
             )
-        write_whole(gallery, (".html",), force, lambda ending: _gallery())
-        return
+        return write_whole(gallery, (".html",), force, lambda ending: _gallery())
     if recipe is None:
         raise click.UsageError("name a recipe or a run to draw, or use --gallery FILE")
     if out is None:
@@ -166,13 +166,15 @@ def draw_command(
 
         width = shutil.get_terminal_size().columns
         pictures, changes, _ = _pictures(recipe, other, sizes, reading)
-        echo("\n".join([*(text(picture, width) for picture in pictures), *changes]), end="" if not changes else "\n")
-        return
+        drawn = [text(picture, width) for picture in pictures]
+        end = "\n" if changes else ""
+        data = {"drawings": drawn, "changes": changes}
+        return echo_data(data, lambda _: echo("\n".join([*drawn, *changes]), end=end))
     write_whole(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
 
 
 def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
-    """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
+    """Write what `draw` returns to a file, and print its size. Raise UsageError first if it cannot be written."""
     refuse(file, force)
     if file.suffix not in endings:
         got = f"'{file.suffix}'" if file.suffix else "none"
@@ -180,7 +182,8 @@ def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[
     drawn = draw(file.suffix)
     with whole(file) as temporary:
         temporary.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
-    echo(f"{file}: {len(drawn):,} characters" if isinstance(drawn, str) else f"{file}: {len(drawn):,} bytes")
+    unit = "characters" if isinstance(drawn, str) else "bytes"
+    echo_data({"file": str(file), unit: len(drawn)}, lambda _: echo(f"{file}: {len(drawn):,} {unit}"))
 
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
@@ -265,14 +268,13 @@ def _gallery() -> str:
 
 
 @click.command("look")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("text", required=False)
 @click.option("--input", "file", metavar="FILE", help="Read the text, picture, sound or array from FILE.")
 @click.option("--target", metavar="TEXT", help="Target of an encoder-decoder; by default the generated text.")
 @click.option("--head", metavar="PLACE:N", help="Print the attention weights of each token in one head.")
 @click.option("--token", metavar="TOKEN", help="Print the attention weights of one token, largest first.")
 @click.option("--out", metavar="FILE", help="Write a self-contained HTML page with all attention maps.")
-@EXACT_JSON
 @DEVICE
 @reads_run
 def look_command(
@@ -283,7 +285,6 @@ def look_command(
     head: str | None,
     token: str | None,
     out: str | None,
-    as_json: bool,
     device: str,
     reading: ReadOptions,
 ) -> None:
@@ -294,12 +295,12 @@ def look_command(
     from tfkit.core.figures import Console
     from tfkit.reports.attention import as_data, page, print_head, print_heads, print_token
 
-    if head is not None and (token is not None or as_json):
+    if head is not None and (token is not None or SPEECH.data):
         raise UsageError("--head prints the rows of one head; remove --token and --json")
     for argument in (text, target):
         if argument is not None and os.path.isfile(argument):
             raise UsageError(f"'{argument}' is a file; pass a text, or the file with --input")
-    if out == "-" and (head is not None or token is not None or as_json):
+    if out == "-" and (head is not None or token is not None or SPEECH.data):
         raise UsageError("--out - prints the page; remove --head, --token and --json")
     loaded = reading.run(run, device)
     shown = _first(loaded, text, file)
@@ -308,7 +309,7 @@ def look_command(
     if out is not None:
         with output_to(out) as output:
             output.text(page(maps, f"Attention of {run}: {shown.values[0]}"))
-    if as_json:
+    if SPEECH.data:
         echo_json(as_data(maps, token))
     elif head is not None:
         print_head(maps, head, Console())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli.completion import RUN
 from tfkit.cli.main import NO
-from tfkit.cli.options import EXACT_JSON, IMPORTS, Finite, ReadOptions, Whole, reads_run
-from tfkit.cli.terminal import echo, echo_data, echo_json, working
+from tfkit.cli.options import IMPORTS, Finite, ReadOptions, Whole, reads_run
+from tfkit.cli.terminal import echo, echo_data, working
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import UsageError
 from tfkit.interop.onnx import METADATA, OPSETS, PROVIDERS
@@ -18,7 +20,9 @@ from tfkit.interop.onnx import METADATA, OPSETS, PROVIDERS
 if TYPE_CHECKING:
     from tfkit.core.figures import Console
     from tfkit.interop.greedy import FilesVerdict
+    from tfkit.interop.huggingface.importing import ImportedModel
     from tfkit.interop.huggingface.verifying import Verdict
+    from tfkit.interop.quantizing import QuantizedRun
     from tfkit.run import Run
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -42,6 +46,10 @@ def import_command(source: str, out: str | None, dtype: str, force: bool, import
     for name in imports:
         imported(name)
     result = import_model(source, out, dtype, force, imports)
+    echo_data(result.as_data(), lambda _: _print_import(result, source))
+
+
+def _print_import(result: ImportedModel, source: str) -> None:
     echo(f"{result.run}: {result.family} ({result.head_class}), {result.parameters:,} parameters in {result.dtype}")
     if result.tokenizer is not None:
         roles = ", ".join(f"{role} {id_}" for role, id_ in result.tokenizer.special_ids.items())
@@ -70,7 +78,7 @@ class Format(click.Choice[str]):
 
 
 @click.command("export")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("folder")
 @click.option("--to", "form", type=Format(FORMATS), default=HUGGINGFACE, show_default=True, help="Output format.")
 @click.option("--force", is_flag=True, help="Rename an existing model to NAME.old.")
@@ -118,21 +126,23 @@ def export_command(
             raise UsageError(f"--{name} is an option of --to onnx")
     loaded = reading.run(run, "cpu")
     if form == ONNX:
-        _to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize)
+        lines = list(_to_onnx(loaded, folder, force, int(opset or OPSETS[1]), quantize))
     elif form == PEFT:
         from tfkit.interop.huggingface.adapters import export_adapter
 
-        made = export_adapter(loaded, folder, force)
-        echo(f'Load: peft.PeftModel.from_pretrained(model, "{made}")')
+        lines = [f'Load: peft.PeftModel.from_pretrained(model, "{export_adapter(loaded, folder, force)}")']
     else:
-        _to_transformers(loaded, folder, force, pooling, form == SENTENCES)
+        lines = list(_to_transformers(loaded, folder, force, pooling, form == SENTENCES))
     from tfkit.interop.hub import LocalPaths
 
-    if paths := str(LocalPaths.of(loaded)):
-        echo(paths)
+    lines += filter(None, [str(LocalPaths.of(loaded))])
+    files = sorted(str(file.relative_to(folder)) for file in Path(folder).rglob("*") if file.is_file())
+    data = {"folder": folder, "format": form, "files": files, "notes": lines}
+    echo_data(data, lambda _: echo("\n".join(lines)))
 
 
-def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, sentences: bool) -> None:
+def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, sentences: bool) -> Iterator[str]:
+    """Export for transformers, and yield what to print."""
     from tfkit.interop.huggingface.exporting import export_model
     from tfkit.runs.kept import KEPT, sentences_in
 
@@ -140,35 +150,35 @@ def _to_transformers(run: Run, folder: str, force: bool, pooling: str | None, se
         pooling = pooling or "mean"
     exported = export_model(run, folder, force, pooling)
     if exported.family_config is None:
-        echo(f"{exported.folder}: not an architecture of transformers; the folder includes tfkit's code")
-        for fault in exported.why:
-            echo(f"  {fault}")
+        yield f"{exported.folder}: not an architecture of transformers; the folder includes tfkit's code"
+        yield from (f"  {fault}" for fault in exported.why)
     else:
-        echo(f"{exported.folder}: {exported.family_config.config['model_type']} ({exported.family_config.head_class})")
+        yield f"{exported.folder}: {exported.family_config.config['model_type']} ({exported.family_config.head_class})"
         if version := exported.family_config.config.get("transformers_version"):
-            echo(f"  needs transformers {version} or later; older versions compute other rotary positions")
+            yield f"  needs transformers {version} or later; older versions compute other rotary positions"
     more = ", trust_remote_code=True" * (exported.family_config is None)
     own = f"transformers.{exported.auto_class}.from_pretrained"
-    echo(f'Load: {"sentence_transformers.SentenceTransformer" if sentences else own}("{exported.folder}"{more})')
+    yield f'Load: {"sentence_transformers.SentenceTransformer" if sentences else own}("{exported.folder}"{more})'
 
 
-def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> None:
+def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | None) -> Iterator[str]:
+    """Export to ONNX, and yield what to print."""
     from tfkit.interop.onnx.exporting import export_onnx
     from tfkit.reports.counts import count
 
     total = count(run.blueprint).total
     exported = export_onnx(run, folder, force, opset, quantize, vars(total))
     for name, size in exported.sizes.items():
-        echo(f"{exported.path / name}: {size / 1e6:,.1f} MB")
+        yield f"{exported.path / name}: {size / 1e6:,.1f} MB"
     if quantize is not None:
-        echo(f"{sum(exported.sizes.values()) / exported.full:.3f} of the {exported.full / 1e6:,.1f} MB in float32")
+        yield f"{sum(exported.sizes.values()) / exported.full:.3f} of the {exported.full / 1e6:,.1f} MB in float32"
     if exported.whole_text:
-        echo("the decoder's cache is not exported: the whole text is recomputed for each new token")
-    echo(f"Compare: tfkit verify {run.folder} --against {exported.path}")
+        yield "the decoder's cache is not exported: the whole text is recomputed for each new token"
+    yield f"Compare: tfkit verify {run.folder} --against {exported.path}"
 
 
 @click.command("verify")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.option(
     "--against",
     required=True,
@@ -188,7 +198,6 @@ def _to_onnx(run: Run, folder: str, force: bool, opset: int, quantize: str | Non
     type=click.Choice(tuple(PROVIDERS)),
     help="Execution provider of onnxruntime, for an ONNX folder.  [default: cpu]",
 )
-@EXACT_JSON
 @click.pass_context
 @reads_run
 def verify_command(
@@ -198,7 +207,6 @@ def verify_command(
     text: str | None,
     tolerance: float,
     provider: str | None,
-    as_json: bool,
     reading: ReadOptions,
 ) -> None:
     """Compare RUN (a run folder) with a reference model: hidden states layer by layer, and logits.
@@ -218,12 +226,12 @@ def verify_command(
         from tfkit.interop.onnx.verifying import verify_onnx
 
         files_verdict = verify_onnx(reading.run(run, "cpu"), Path(against), provider or "cpu", tolerance)
-        _print_files(files_verdict, as_json)
+        echo_data(files_verdict.as_data(), lambda _: _print_files(files_verdict))
         context.exit(NO if files_verdict.failures else 0)
     from tfkit.interop.huggingface.verifying import verify
 
     verdict = verify(reading.run(run, "cpu"), against, text, tolerance, reading.trust)
-    echo_data(verdict.as_data(), as_json, partial(_print, verdict))
+    echo_data(verdict.as_data(), partial(_print, verdict))
     if not verdict.equal:
         context.exit(NO)
 
@@ -252,10 +260,7 @@ def _print(verdict: Verdict, console: Console) -> None:
         echo(f"not equal: {off}; the tolerance is {verdict.tolerance:g}")
 
 
-def _print_files(verdict: FilesVerdict, as_json: bool) -> None:
-    if as_json:
-        echo_json(verdict.as_data())
-        return
+def _print_files(verdict: FilesVerdict) -> None:
     for name, worst in verdict.differences.items():
         echo(f"{name}: largest difference {worst:.1e}")
     if verdict.equal_prompts is not None:
@@ -273,13 +278,12 @@ def _print_files(verdict: FilesVerdict, as_json: bool) -> None:
 
 
 @click.command("quantize")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("out")
 @click.option("--to", "form", type=click.Choice(["int8"]), default="int8", show_default=True, help="Stored dtype.")
 @click.option("--split", help="Split to evaluate: test, valid or train.  [default: test, else valid]")
 @click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
 @click.option("--force", is_flag=True, help="Rename an existing run to NAME.old.")
-@EXACT_JSON
 @reads_run
 def quantize_command(
     run: str,
@@ -288,7 +292,6 @@ def quantize_command(
     split: str | None,
     limit: int | None,
     force: bool,
-    as_json: bool,
     reading: ReadOptions,
 ) -> None:
     """Write RUN (a run folder) to OUT with int8 weights, and print its size and metrics before and after.
@@ -301,9 +304,10 @@ def quantize_command(
 
     with working("quantizing"):
         quantized = quantize_run(reading.run(run, "cpu"), out, force, split, limit)
-    if as_json:
-        echo_json(quantized.as_data())
-        return
+    echo_data(quantized.as_data(), lambda _: _print_quantized(quantized, form))
+
+
+def _print_quantized(quantized: QuantizedRun, form: str) -> None:
     before, after = quantized.bytes
     echo(f"{quantized.folder}: weights in {form}, {after:,} bytes instead of {before:,} ({after / before:.0%})")
     for name, (was, now) in quantized.scores.items():

@@ -25,10 +25,10 @@ from typing import Any
 import click
 
 from tfkit import __version__
-from tfkit.cli.terminal import WarningHandler, open_streams, settle, warn, warn_wrapped
-from tfkit.core.errors import RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
+from tfkit.cli.terminal import WarningHandler, echo, open_streams, settle, warn, warn_wrapped
+from tfkit.core.errors import FaultData, RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
 from tfkit.core.machine import is_out_of_memory
-from tfkit.core.output import OutputLost, lost
+from tfkit.core.output import SPEECH, OutputLost, Speech, json_line, lost
 from tfkit.core.rooms import pages
 from tfkit.core.synonyms import key_for, nearest, split_target
 
@@ -66,6 +66,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "prove": ("prove runs/mine", "prove runs/mine --json"),
     "parts": ("parts norm rms_norm", "parts --verify my_norm.py"),
     "new": ("new mine --from translate-numbers --set train.steps=500", "new my_norm --part norm"),
+    "completion": ("completion bash", "completion fish"),
     "schema": ("schema --out recipe.schema.json", "schema --import my_norm.py"),
 }
 
@@ -95,11 +96,7 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        page = importlib.import_module(f"tfkit.cli.{COMMANDS[name][0]}")
-        command: click.Command = getattr(page, f"{name}_command")
-        return with_examples(command, name)
+        return _command(name) if name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         wide = max(map(len, COMMANDS))
@@ -123,15 +120,17 @@ class Commands(click.Group):
     def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run a command line and exit with its status."""
         run = functools.partial(super().main, args, *more, standalone_mode=False, **extra)
+        words = list(sys.argv[1:] if args is None else args)
         if not standalone_mode:
             return run()
         open_streams()
-        try:
-            status = _status(run, sys.argv[1:] if args is None else args)
-        except OutputLost as error:
-            if not error.quiet:
-                warn(f"tfkit: {error}")
-            status = NO
+        with _speaking(words):
+            try:
+                status = _status(run, words)
+            except OutputLost as error:
+                if not error.quiet:
+                    warn(f"tfkit: {error}")
+                status = NO
         for stream in (sys.stdout, sys.stderr):
             settle(stream)
         sys.exit(status)
@@ -147,8 +146,68 @@ class Commands(click.Group):
                 raise
             ctx.exit(error.status if isinstance(error, TfkitError) else WRONG)
         except KeyboardInterrupt as error:
-            warn(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
+            refuse(f"tfkit: {error}" if str(error) else "tfkit: interrupted")
             ctx.exit(INTERRUPTED)
+
+
+def _command(name: str) -> click.Command:
+    page = importlib.import_module(f"tfkit.cli.{COMMANDS[name][0]}")
+    command: click.Command = getattr(page, f"{name}_command")
+    command.params += [option for option in SPOKEN if option not in command.params]
+    return with_examples(command, name)
+
+
+def _set(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    setattr(SPEECH, str(param.name), value not in (False, "text") or getattr(SPEECH, str(param.name)))
+
+
+SPOKEN = (
+    click.Option(
+        ["--json", "data"], is_flag=True, is_eager=True, expose_value=False, callback=_set,
+        help="Print the answer, or the faults, as JSON.",
+    ),
+    click.Option(
+        ["--quiet"], is_flag=True, is_eager=True, expose_value=False, callback=_set,
+        help="Print no progress, only the answer, warnings and faults.",
+    ),
+    click.Option(
+        ["--progress", "json"], type=click.Choice(("text", "json")), default="text", is_eager=True, expose_value=False,
+        callback=_set, help="Form of progress and warnings on standard error; json: one object per line.",
+    ),
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _speaking(args: Sequence[str]) -> Iterator[None]:
+    """Answer in JSON, faults included, if --json is among the arguments; progress goes to standard error."""
+    before = dict(vars(SPEECH))
+    options = args[: args.index("--")] if "--" in args else args
+    vars(SPEECH).update(vars(Speech(data="--json" in options or "--jsonl" in options, stderr=True)))
+    try:
+        yield
+    finally:
+        vars(SPEECH).update(before)
+
+
+def refuse(text: str, faults: Sequence[FaultData] = ()) -> None:
+    """Print why a command ends: on standard error, or on standard output as a JSON line if the answer is JSON."""
+    if SPEECH.data:
+        echo(json_line({"faults": as_faults(faults or [{"message": text.removeprefix("tfkit: ")}])}))
+    else:
+        warn_wrapped(text)
+
+
+def as_faults(faults: Sequence[FaultData]) -> list[FaultData]:
+    """Return faults with all keys; unknown values are null."""
+    keys = ("file", "line", "column", "key", "message", "suggestion")
+    return [{key: fault.get(key) for key in keys} for fault in faults]
+
+
+def faults_of(error: Exception) -> list[FaultData]:
+    """Return the faults of an error for a program; those of a recipe with their places."""
+    if isinstance(error, RecipeError):
+        return [fault.as_data() for fault in error.faults]
+    return [error.fault.as_data() if isinstance(error, RecipeWarning) else {"message": str(error)}]
 
 
 @contextlib.contextmanager
@@ -169,7 +228,7 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
         error = _with_hint(error, args) if isinstance(error, click.NoSuchOption) else error
         text = io.StringIO()
         error.show(text)
-        warn(text.getvalue().rstrip("\n"))
+        refuse(text.getvalue().rstrip("\n"), [{"message": error.format_message()}])
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -183,6 +242,9 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
 def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
     """Suggest --set for an unknown option that is a key of the recipe, if the command accepts --set."""
     options = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
+    having = [name for name in COMMANDS if any(error.option_name in one.opts for one in _command(name).params)]
+    if having:
+        return click.UsageError(f"No such option '{error.option_name}'; {', '.join(having)} has it.", error.ctx)
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")
     if not key or "sets" not in options or name.replace("-", "_") in options:
@@ -210,7 +272,7 @@ def _show_warning(
         text = f"tfkit: {message}"
     else:
         text = warnings.formatwarning(message, category, filename, lineno).rstrip("\n")
-    warn_wrapped(text)
+    warn_wrapped(text, **message.fault.as_data() if isinstance(message, RecipeWarning) else {})
 
 
 def complain(error: Exception) -> bool:
@@ -219,12 +281,12 @@ def complain(error: Exception) -> bool:
     Recipe faults are printed with their locations. Return False, printing nothing, for a bug in tfkit.
     """
     if isinstance(error, TfkitError):
-        warn_wrapped(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}")
+        refuse(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}", faults_of(error))
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False
     if is_out_of_memory(error):
-        warn(f"tfkit: out of memory: {' '.join(str(error).split()) or type(error).__name__}")
+        refuse(f"tfkit: out of memory: {' '.join(str(error).split()) or type(error).__name__}")
         return True
     from tfkit.core.blame import described, note
 
@@ -234,7 +296,7 @@ def complain(error: Exception) -> bool:
         return False
     if os.environ.get(TRACEBACK):
         warn("".join(traceback.format_exception(error)))
-    warn(f"tfkit: {message}")
+    refuse(f"tfkit: {message}")
     return True
 
 

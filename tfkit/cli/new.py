@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tfkit.cli.options import ReadOptions, reads_recipe
-from tfkit.cli.terminal import echo
+from tfkit.cli.terminal import echo, echo_data
 from tfkit.core.bounds import Options
 from tfkit.core.errors import TfkitWarning, UsageError, with_article
 from tfkit.core.registry import REGISTRY
@@ -206,16 +206,19 @@ def new_command(
     if slot is None and like is not None:
         raise click.UsageError("--like selects the skeleton of a part; add --part attention")
     if slot is None:
-        _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
+        files, lines = _recipe(_file(name, (".yaml", ".yml"), force), source or DEFAULT, reading)
     elif source is not None or reading != ReadOptions():
         raise click.UsageError(
             "--part writes a part from a skeleton; the only other arguments it accepts are NAME, --like and --force"
         )
     else:
-        _part(_file(name, (".py",), force), slot, like, force)
+        files, lines = _part(_file(name, (".py",), force), slot, like, force)
+    data = {"files": list(map(str, files)), "next": lines[1:]}
+    echo_data(data, lambda _: echo("\n      ".join([f"{lines[0]}\nNext: {lines[1]}", *lines[2:]])))
 
 
-def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
+def _recipe(file: Path, source: str, reading: ReadOptions) -> tuple[list[Path], list[str]]:
+    """Write a recipe. Return the file, a line about it and the next command."""
     from tfkit.recipe.derive import Derived
 
     original = reading.recipe(source)  # reports every fault of the original and of the overrides with its location
@@ -227,18 +230,18 @@ def _recipe(file: Path, source: str, reading: ReadOptions) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TfkitWarning)  # already shown for the original
             derived.check(alone.recipe(str(temporary)), original)
-    echo(f"{file}: derived from {source}")
-    echo(f"Next: tfkit {'show' if original.objective is None else 'train'} {file}")
+    command = f"tfkit {'show' if original.objective is None else 'train'} {file}"
+    return [file], [f"{file}: derived from {source}", command]
 
 
-def _part(file: Path, slot: str, like: str | None, force: bool) -> None:
+def _part(file: Path, slot: str, like: str | None, force: bool) -> tuple[list[Path], list[str]]:
+    """Write a part and its test. Return the files, a line about them and the next commands."""
     skeleton = Skeleton.of(slot, file.stem, like)
     test = file.with_name(f"test_{file.name}")
     refuse(test, force)
     for path, text in ((file, skeleton.part()), (test, skeleton.test())):
         write_text(path, text)
-    echo(f"{file}: a part for the slot {slot}; {test}: its test")
-    echo("Next: " + "\n      ".join(skeleton.commands(file, test)))
+    return [file, test], [f"{file}: a part for the slot {slot}; {test}: its test", *skeleton.commands(file, test)]
 
 
 def _file(name: str, endings: tuple[str, ...], force: bool) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from tfkit.cli.completion import KEY
 from tfkit.core.bounds import ROWS, Bound
 from tfkit.core.errors import UsageError, on_one_line
 from tfkit.core.rooms import page
@@ -135,11 +136,17 @@ IMPORTS = click.option(
     help="Import this module of custom parts first; repeatable.",
 )
 SETS = click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, as in model.num_layers=4; repeatable."
+    "--set",
+    "sets",
+    type=KEY,
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a value, as in model.num_layers=4; repeatable.",
 )
 GENERATE_SETS = click.option(
     "--set",
     "sets",
+    type=KEY,
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a setting of data, objective or generation: generate.stop=[end_token, {type: time, seconds: 5}]; "
@@ -153,14 +160,13 @@ DTYPE = click.option(
     show_default=True,
     help="Dtype of weights and activations.",
 )
-EXACT_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON with unrounded numbers.")
 ACCEPT = click.option(
     "--accept-changes",
     is_flag=True,
     help="Accept files of the run that were replaced on purpose, and record their new hashes.",
 )
 OF_CODE = ("out", "inputs", "force")  # options that need --code
-OF_COUNTS = ("length", "batch", "dtype", "as_json")  # options that have no effect on the code
+OF_COUNTS = ("length", "batch", "dtype", "data")  # options that have no effect on the code
 VARIANTS = click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Apply a variant of the recipe; repeatable."
 )

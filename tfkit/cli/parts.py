@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli.completion import RUN
 from tfkit.cli.main import NO, WRONG, complain
-from tfkit.cli.options import EXACT_JSON, IMPORTS, ReadOptions, reads_run
+from tfkit.cli.options import IMPORTS, ReadOptions, reads_run
 from tfkit.cli.terminal import echo, echo_data, echo_json, working
 from tfkit.core.errors import UsageError
+from tfkit.core.output import SPEECH
 from tfkit.core.registry import CATALOGUES, REGISTRY, UnknownPart
 from tfkit.core.synonyms import nearest, part_for
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 @click.command("parts")
 @click.argument("slot", required=False)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--matrix", is_flag=True, help="Print which parts can be combined, and why others cannot.")
 @click.option("--declarations", is_flag=True, help="Print what classes may declare, of all slots or of SLOT.")
 @click.option("--check", is_flag=True, help="Run the contract checks on the parts of SLOT, or only on NAME.")
@@ -47,7 +48,6 @@ def parts_command(
     ctx: click.Context,
     slot: str | None,
     name: str | None,
-    as_json: bool,
     matrix: bool,
     declarations: bool,
     check: bool,
@@ -61,7 +61,7 @@ def parts_command(
     equals a single pass, that it ignores padding, and so on. Exit status 1: a promise is broken.
     """
     options = {"--matrix": matrix, "--declarations": declarations, "--check": check, "--verify": bool(verify)}
-    _check_options([option for option, is_given in options.items() if is_given], slot, name, as_json, within)
+    _check_options([option for option, is_given in options.items() if is_given], slot, name, within)
     modules, imported = _import(verify)
     imported = _import(imports)[1] and imported
     passed = True
@@ -72,17 +72,17 @@ def parts_command(
         from tfkit.reports.parts_table import all_data, render_matrices
 
         tables = all_data()
-        echo_data(tables, as_json, partial(render_matrices, tables))
+        echo_data(tables, partial(render_matrices, tables))
     elif declarations:
-        _print_declarations(slot and _slot(slot), as_json)
+        _print_declarations(slot and _slot(slot))
     else:
-        _print_parts(slot, name, as_json)
+        _print_parts(slot, name)
     if not imported or REGISTRY.problems:  # broken plugins were reported when loaded
         ctx.exit(WRONG)
     ctx.exit(0 if passed else NO)
 
 
-def _check_options(used: Sequence[str], slot: str | None, name: str | None, as_json: bool, within: str | None) -> None:
+def _check_options(used: Sequence[str], slot: str | None, name: str | None, within: str | None) -> None:
     """Raise click.UsageError for options that exclude each other, or lack another one."""
     if len(used) > 1:
         raise click.UsageError(f"{' and '.join(used)} cannot be combined; use one of them")
@@ -94,8 +94,6 @@ def _check_options(used: Sequence[str], slot: str | None, name: str | None, as_j
         raise click.UsageError(f"--declarations prints those of a slot; remove {name}")
     if "--check" in used and not slot:
         raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
-    if as_json and ("--verify" in used or "--check" in used):
-        raise click.UsageError(f"{used[0]} does not support --json")
 
 
 def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
@@ -169,45 +167,44 @@ def _run_checks(parts: Sequence[type[Component]], name: str | None, imports: tup
     from tfkit.contracts.within import Home
     from tfkit.core.figures import Console
 
-    if not parts:
-        return True
-    if name is None:
-        return run_verification(parts, Console())
-    home = Home(ReadOptions(imports=imports).recipe(name))
-    used = [part for part in parts if part.part_slot not in MODEL or home.case(part) is not None]
+    console = None if SPEECH.data else Console()
+    home = None if name is None else Home(ReadOptions(imports=imports).recipe(name))
+    used = [part for part in parts if home is None or part.part_slot not in MODEL or home.case(part) is not None]
     unused = ", ".join(f"{part.part_slot} '{part.part_name}'" for part in parts if part not in used)
-    if not used:
+    if not used and unused:
         raise UsageError(f"{name} does not use {unused}; use a recipe that does")
-    passed = run_verification(used, Console(), home)
-    if unused:
+    reports = run_verification(used, console, home) if used else []
+    if SPEECH.data:
+        echo_json({"parts": [report.as_data() for report in reports], "unused": unused.split(", ") if unused else []})
+    elif unused:
         echo(f"not verified, because {name} does not use it: {unused}")
-    return passed
+    return all(report.holds for report in reports)
 
 
-def _print_parts(slot: str | None, name: str | None, as_json: bool) -> None:
+def _print_parts(slot: str | None, name: str | None) -> None:
     from tfkit.core.figures import Console
     from tfkit.reports.parts import part_data, slot_data
     from tfkit.reports.parts_table import render_part, render_slot, render_slots
 
     if slot and name:
         part = _part(_slot(slot), name)
-        data = part_data(part) if as_json else part_data(part, Console().width)
-        echo_data(data, as_json, partial(render_part, data))
+        data = part_data(part) if SPEECH.data else part_data(part, Console().width)
+        echo_data(data, partial(render_part, data))
     elif slot:
         data = slot_data(_slot(slot))
-        echo_data(data, as_json, partial(render_slot, data))
+        echo_data(data, partial(render_slot, data))
     else:
         slots = [slot_data(each) for each in CATALOGUES]
-        echo_data(slots, as_json, partial(render_slots, slots))
+        echo_data(slots, partial(render_slots, slots))
 
 
-def _print_declarations(slot: str | None, as_json: bool) -> None:
+def _print_declarations(slot: str | None) -> None:
     from tfkit.core.figures import Console
     from tfkit.reports.declarations import HEADS, tables
     from tfkit.reports.parts_table import rows, say
 
     found, console = tables(slot), Console()
-    if as_json:
+    if SPEECH.data:
         keys = {name: [head.replace(" ", "_") for head in heads] for name, heads in HEADS.items()}
         return echo_json({name: [dict(zip(keys[name], row, strict=True)) for row in of] for name, of in found.items()})
     for name, of in found.items():
@@ -220,11 +217,10 @@ EXAMPLES = 64  # number of training examples
 
 
 @click.command("prove")
-@click.argument("run")
-@EXACT_JSON
+@click.argument("run", type=RUN)
 @click.pass_context
 @reads_run
-def prove_command(context: click.Context, run: str, as_json: bool, reading: ReadOptions) -> None:
+def prove_command(context: click.Context, run: str, reading: ReadOptions) -> None:
     """Measure how well RUN (a run folder) keeps its promises, and print each difference next to its bound.
 
     The measurements use the first 64 training examples, and four training steps in a temporary folder; RUN is not
@@ -234,7 +230,7 @@ def prove_command(context: click.Context, run: str, as_json: bool, reading: Read
         promises = list(_promises(reading.run(run, "cpu")))
     broken = [promise.name for promise in promises if not promise.holds]
     data = {"run": run, "holds": not broken, "promises": [promise.as_data() for promise in promises]}
-    echo_data(data, as_json, partial(_print, promises, broken))
+    echo_data(data, partial(_print, promises, broken))
     if broken:
         context.exit(NO)
 

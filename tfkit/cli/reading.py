@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfkit.cli.completion import RUN
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, reads_run
 from tfkit.cli.texts import Text, TextOptions, located, output_to, takes_texts
 from tfkit.core.bounds import ROWS, JsonObject
 from tfkit.core.errors import UsageError
-from tfkit.core.output import printable
+from tfkit.core.output import SPEECH, printable
 
 if TYPE_CHECKING:
     from tfkit.generation.vectors import Pooling
@@ -22,19 +23,19 @@ TOGETHER = 256  # texts per batch
 
 
 @click.command("predict")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with every probability.")
 @takes_texts
 @DEVICE
 @reads_run
-def predict_command(run: str, inputs: TextOptions, as_json: bool, device: str, reading: ReadOptions) -> None:
+def predict_command(run: str, inputs: TextOptions, device: str, reading: ReadOptions) -> None:
     """Print the predictions of RUN (a run folder) for texts: labels, tags, numbers, answers, or tokens for a mask.
 
     Models of vectors read --input: a .npy file of arrays, an image or audio file, or a folder of them.
 
-    Print one line for each TEXT, or for each line of --input or standard input. A tab separates the two texts of a
-    pair, such as a question and its context; for CSV or JSON lines, name both fields with --field.
+    Print one line for each TEXT, or for each line of --input or standard input; with --json, a JSON object per line,
+    with every probability. A tab separates the two texts of a pair, such as a question and its context; for CSV or
+    JSON lines, name both fields with --field.
     """
     from tfkit.training.objective.base import text_fields
 
@@ -49,7 +50,7 @@ def predict_command(run: str, inputs: TextOptions, as_json: bool, device: str, r
             for text, prediction in zip(texts, predictions, strict=True):
                 if inputs.are_records:
                     output.record(text, prediction)
-                elif as_json:
+                elif SPEECH.data:
                     output.json(prediction)
                 else:
                     output.text(printable(shown(prediction)))
@@ -86,7 +87,7 @@ def shown(prediction: JsonObject) -> str:
 
 
 @click.command("embed")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("file", required=False)
 @takes_texts
 @click.option(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tfkit.cli import options
-from tfkit.cli.main import WRONG, complain
-from tfkit.cli.options import BATCH, DTYPE, EXACT_JSON, IMPORTS, PATH, ReadOptions, Whole, reads_recipe
-from tfkit.cli.terminal import LEAST, echo, echo_data
+from tfkit.cli.completion import RECIPE
+from tfkit.cli.main import WRONG, as_faults, complain, faults_of
+from tfkit.cli.options import BATCH, DTYPE, IMPORTS, PATH, ReadOptions, Whole, reads_recipe
+from tfkit.cli.terminal import LEAST, echo, echo_data, echo_json
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import Fault, RecipeError, RecipeWarning, TfkitError, UsageError
 from tfkit.core.machine import readable_bytes
-from tfkit.core.output import json_line
+from tfkit.core.output import SPEECH, json_line
 from tfkit.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 @click.command("recipes")
 @click.argument("word", required=False, default="")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def recipes_command(word: str, as_json: bool) -> None:
+def recipes_command(word: str) -> None:
     """List the shipped recipes, one per line; with WORD, only those whose name or description contains it."""
     from tfkit.recipe.compose import shipped_recipes
     from tfkit.reports.parts_table import listed, render
@@ -36,7 +36,7 @@ def recipes_command(word: str, as_json: bool) -> None:
     lines = list(listed(shipped_recipes(), word))
     if not lines:
         raise UsageError(f"no shipped recipe has {word!r} in its name or description; list all with tfkit recipes")
-    echo_data([line._asdict() for line in lines], as_json, partial(render, lines))
+    echo_data([line._asdict() for line in lines], partial(render, lines))
 
 
 SHOWN = 2  # number of examples shown per split
@@ -44,7 +44,7 @@ NOTEWORTHY = 64 * 2**30  # report weights larger than this, in bytes
 
 
 @click.command("check")
-@click.argument("files", nargs=-1, required=True, metavar="RECIPE...")
+@click.argument("files", type=RECIPE, nargs=-1, required=True, metavar="RECIPE...")
 @reads_recipe
 @click.pass_context
 def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptions) -> None:
@@ -52,32 +52,45 @@ def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptio
 
     Every fault is printed, including faults in the first examples of the data.
     """
+    answers: list[dict[str, object]] = []
+    for file in files:
+        with warnings.catch_warnings(record=SPEECH.data) as found:
+            answers.append({"recipe": file, "ok": False, "summary": None, "examples": {}, "faults": []})
+            try:
+                answers[-1] |= {"ok": True, **_checked(file, reading)}
+            except Exception as error:
+                named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)
+                told = UsageError(f"{file}: {error}") if named else error
+                if not (isinstance(told, TfkitError) if SPEECH.data else complain(told)):
+                    raise
+                answers[-1]["faults"] = as_faults(faults_of(told))
+        doubts = [one.message for one in found or ()]
+        answers[-1]["warnings"] = as_faults([faults_of(one)[0] for one in doubts if isinstance(one, Exception)])
+    if SPEECH.data:
+        echo_json({"recipes": answers})
+    if not all(answer["ok"] for answer in answers):
+        ctx.exit(WRONG)
+
+
+def _checked(file: str, reading: ReadOptions) -> dict[str, object]:
+    """Check a recipe; print what it describes, or return it for --json. Raise RecipeError with its faults."""
     from tfkit.recipe.keys import LEAVES
     from tfkit.reports.explain import resets
     from tfkit.training.splits import turns
 
-    wrong = False
-    for file in files:
-        try:
-            recipe = reading.recipe(file)
-            given = (file, reading.sets, reading.imports, reading.trust)
-            leaves = () if reading.variants else recipe.leaves
-            compared = "".join(LEAVES[key].summary(*given) for key in leaves)
-            summary = _summary(recipe)
-            examples = _first_examples(recipe)
-            for doubt in resets(recipe):
-                warnings.warn(RecipeWarning(doubt), stacklevel=1)
-            echo(f"{file}: ok ({summary}{compared})")
-            for split, found in examples.items():
-                for line in _lines(split, [part for example in found[:SHOWN] for part in turns(example)]):
-                    echo(line)
-        except Exception as error:
-            named = isinstance(error, TfkitError) and not isinstance(error, RecipeError)
-            if not complain(UsageError(f"{file}: {error}") if named else error):
-                raise
-            wrong = True
-    if wrong:
-        ctx.exit(WRONG)
+    recipe = reading.recipe(file)
+    given = (file, reading.sets, reading.imports, reading.trust)
+    leaves = () if reading.variants else recipe.leaves
+    compared = "".join(LEAVES[key].summary(*given) for key in leaves)
+    summary = _summary(recipe)
+    examples = _first_examples(recipe)
+    for doubt in resets(recipe):
+        warnings.warn(RecipeWarning(doubt), stacklevel=1)
+    shown = {split: [part for one in found[:SHOWN] for part in turns(one)] for split, found in examples.items()}
+    if not SPEECH.data:
+        lines = [line for split, found in shown.items() for line in _lines(split, found)]
+        echo("\n".join([f"{file}: ok ({summary}{compared})", *lines]))
+    return {"summary": f"{summary}{compared}", "examples": shown}
 
 
 def _first_examples(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
@@ -149,11 +162,10 @@ def _summary(recipe: Recipe) -> str:
 
 
 @click.command("show")
-@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.argument("recipe", type=RECIPE, metavar="RECIPE_OR_RUN")
 @click.option("--length", type=Whole(COUNT), help="Length of the sequence, in tokens.  [default: max_length, else 512]")
 @BATCH
 @DTYPE
-@EXACT_JSON
 @click.option("--code", is_flag=True, help="Print the model as one file of plain PyTorch instead.")
 @click.option("--with", "inputs", multiple=True, metavar="NAMES", help="More inputs: attention_mask,token_type_ids.")
 @click.option("--out", type=PATH, metavar="FILE.py", help="Write the code to FILE.py.")
@@ -164,7 +176,6 @@ def show_command(
     length: int | None,
     batch: int,
     dtype: str,
-    as_json: bool,
     code: bool,
     inputs: tuple[str, ...],
     out: Path | None,
@@ -196,8 +207,8 @@ def show_command(
     blueprint = loaded.blueprint()
     counts = count(blueprint, length, batch, getattr(torch, dtype))
     data = as_data(blueprint, counts, options.vocabulary_note(loaded))
-    echo_data(data, as_json, partial(render, data))
-    if not as_json and (settings := sentences_in(folder / KEPT)):
+    echo_data(data, partial(render, data))
+    if not SPEECH.data and (settings := sentences_in(folder / KEPT)):
         echo(f"embed: {settings}")
 
 
@@ -214,11 +225,10 @@ def _print_code(recipe: Recipe, inputs: Sequence[str], out: Path | None, force: 
 
 
 @click.command("explain")
-@click.argument("recipe", metavar="RECIPE_OR_RUN")
+@click.argument("recipe", type=RECIPE, metavar="RECIPE_OR_RUN")
 @click.argument("key")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @reads_recipe
-def explain_command(recipe: str, key: str, as_json: bool, reading: ReadOptions) -> None:
+def explain_command(recipe: str, key: str, reading: ReadOptions) -> None:
     """Show the value of KEY in a recipe (a shipped name or a path) or a run folder, and where it comes from.
 
     KEY is a dotted key of the recipe or of the resolved recipe, such as train.optimizer.lr; a whole part or section,
@@ -231,29 +241,35 @@ def explain_command(recipe: str, key: str, as_json: bool, reading: ReadOptions) 
     file = folder / "resolved.yaml"
     loaded = reading.recipe(str(file) if folder.is_dir() else recipe)
     explanation = explain(loaded, key, notes(str(file), loaded.text or "") if folder.is_dir() else None)
-    echo_data(as_data(explanation), as_json, partial(render, explanation))
+    echo_data(as_data(explanation), partial(render, explanation))
 
 
 @click.command("schema")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write to FILE instead of printing."
 )
+@click.option("--answers", is_flag=True, help="Print the schemas of what the commands answer with --json instead.")
 @IMPORTS
-def schema_command(out: Path | None, imports: tuple[str, ...]) -> None:
-    """Print the JSON Schema of the recipe language, with every registered part.
+def schema_command(out: Path | None, answers: bool, imports: tuple[str, ...]) -> None:
+    """Print the JSON Schema of the recipe language, with every registered part; it is JSON with and without --json.
 
     Editors that use it (through yaml-language-server) complete the parts and options of a recipe, show their
     descriptions, and underline errors. --import includes custom parts.
     """
+    from tfkit.cli.answers import answers_schema
     from tfkit.recipe.imports import import_parts
     from tfkit.recipe.schema import language_schema
 
     for name in imports:
         import_parts(name)
-    text = json_line(language_schema(), indent=2)
+    text = json_line(answers_schema() if answers else language_schema(), indent=2)
     if out is None:
         echo(text)
         return
     write_text(out, text + "\n")
+    if SPEECH.data:
+        return echo_json({"file": str(out)})
+    if answers:
+        return echo(f"{out}: the schemas of the answers")
     echo(f"{out}: to use it in an editor, start a recipe with the relative path of this file, such as")
     echo(f"# yaml-language-server: $schema={out}")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfkit.cli.main import INTERRUPTED, NO
-from tfkit.cli.options import EXACT_JSON, IMPORTS, PATH, SETS, TRUST, Whole
-from tfkit.cli.terminal import OUTPUT, echo, echo_data, echo_json, outlasting, warn
+from tfkit.cli.completion import RECIPE
+from tfkit.cli.main import INTERRUPTED, NO, complain
+from tfkit.cli.options import IMPORTS, PATH, SETS, TRUST, Whole
+from tfkit.cli.terminal import OUTPUT, echo, echo_data, outlasting
 from tfkit.core.bounds import JOBS, SEEDS
 from tfkit.core.errors import UsageError
-from tfkit.core.output import printable
+from tfkit.core.output import SPEECH, printable
 from tfkit.storage.files import written_to
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command("study")
-@click.argument("study", metavar="STUDY")
+@click.argument("study", type=RECIPE, metavar="STUDY")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Output folder.  [default: studies/<name>]")
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 @click.option("--claims", metavar="1,3", help="Numbers of the claims to reproduce.  [default: all]")
 @click.option("--runs", type=Whole(SEEDS, 2), help="Runs of each variant to reproduce.  [default: as in the study]")
 @click.option("--recheck", type=Whole(SEEDS), help="Evaluate N finished runs again from their weights; train none.")
-@EXACT_JSON
 @SETS
 @IMPORTS
 @TRUST
@@ -49,7 +49,6 @@ def study_command(
     claims: str | None,
     runs: int | None,
     recheck: int | None,
-    as_json: bool,
     sets: tuple[str, ...],
     imports: tuple[str, ...],
     trust: bool,
@@ -61,11 +60,11 @@ def study_command(
     are printed, as in results.json. Exit status 1: runs failed or were altered, a claim did not hold, or a finding or
     score is another than on record.
     """
-    if as_commands + dry_run + as_json > 1:
-        raise click.UsageError("--commands, --dry-run and --json cannot be combined; use one of them")
+    if as_commands and dry_run:
+        raise click.UsageError("--commands and --dry-run cannot be combined; use one of them")
     if (claims is not None or runs) and not reproduce:
         raise click.UsageError("--claims and --runs have no effect without --reproduce; add it")
-    if recheck and (jobs > 1 or dry_run or as_commands or reproduce or as_json or sets):
+    if recheck and (jobs > 1 or dry_run or as_commands or reproduce or sets):
         raise click.UsageError("--recheck cannot be combined with options other than --out, --import and --trust")
     from tfkit.studies.again import Again
     from tfkit.studies.arms import StudySource
@@ -80,7 +79,7 @@ def study_command(
     if not as_commands:
         check_packages()
     folder = out or Path("studies") / f"{recipe.name}{'-reproduced' * reproduce}"
-    ctx.exit(_studied(source, folder, jobs, dry_run, as_commands, as_json))
+    ctx.exit(_studied(source, folder, jobs, dry_run, as_commands))
 
 
 def _rechecked(source: StudySource, out: Path | None, number: int) -> int:
@@ -91,9 +90,10 @@ def _rechecked(source: StudySource, out: Path | None, number: int) -> int:
     own = Path(source.file)
     folder = out or (own if (own / PLAN).is_file() else Path("studies") / source.recipe().name)
     found = list(rechecked(source, folder, number))
-    echo("\n".join(text for text, _ in found))
     equal = sum(is_equal for _, is_equal in found)
-    echo(f"{equal:,} of {len(found):,} runs have the scores on record")
+    lines = [*(text for text, _ in found), f"{equal:,} of {len(found):,} runs have the scores on record"]
+    data = {"runs": [{"text": text, "equal": is_equal} for text, is_equal in found], "equal": equal}
+    echo_data(data, lambda _: echo("\n".join(lines)))
     return 0 if equal == len(found) else NO
 
 
@@ -105,8 +105,8 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
     from tfkit.studies.plan_file import keep_plan
     from tfkit.studies.planning import make_plan
 
-    console = Console()
-    with console.status("planning") if console.is_terminal else contextlib.nullcontext() as status:
+    console, silent = Console(stderr=True), SPEECH.json or SPEECH.quiet
+    with console.status("planning") if console.is_terminal and not silent else contextlib.nullcontext() as status:
 
         def show(text: str) -> None:
             if status is not None:
@@ -116,7 +116,7 @@ def _planned(source: StudySource, folder: Path, timed: bool, kept: bool) -> Plan
     return keep_plan(folder, plan) if kept else plan
 
 
-def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_commands: bool, as_json: bool) -> int:
+def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_commands: bool) -> int:
     """Train the remaining runs, write the report and print it; return the exit status."""
     from tfkit.core.figures import Console
     from tfkit.studies.compare import print_results
@@ -127,22 +127,25 @@ def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_com
     with written_to(folder):
         plan = _planned(source, folder, timed=not as_commands, kept=not dry_run)
         if as_commands:
-            for words in commands(source, plan, folder):
-                echo(shlex.join(["tfkit", *words]))
+            lines = [shlex.join(["tfkit", *words]) for words in commands(source, plan, folder)]
+            echo_data({"commands": lines}, lambda _: echo("".join(f"{line}\n" for line in lines), end=""))
             return 0
-        with contextlib.nullcontext() if dry_run else outlasting(folder / OUTPUT):
-            if not as_json:
-                announce(plan, jobs, Console())
-            if dry_run:
-                return 0
-            report = train_study(source, plan, folder, jobs, None if as_json else Console())
+        if dry_run:
+            heads, cells = plan.table()
+            table = [dict(zip(heads, row, strict=True)) for row in cells]
+            data = {"plan": table, "summary": plan.summary(jobs), "notes": list(plan.notes)}
+            echo_data(data, partial(announce, plan, jobs))
+            return 0
+        with outlasting(folder / OUTPUT):
+            console = None if SPEECH.quiet else Console(stderr=True)
+            if console is not None:
+                announce(plan, jobs, console)
+            report = train_study(source, plan, folder, jobs, console)
             if report is None:
-                (warn if as_json else echo)("stopped; to continue, repeat the command")
+                complain(UsageError("stopped; to continue, repeat the command"))
                 return INTERRUPTED
-            if as_json:
-                echo_json(report.as_data())
-            else:
-                print_results(report, Console())
+            echo_data(report.as_data(), partial(print_results, report))
+            if not SPEECH.data:
                 echo(f"the page: {folder / report.HTML}" if report.plan else f"the findings: {folder / FINDINGS}")
             return NO if report.results.failed or report.results.is_refuted else 0
 
@@ -151,7 +154,6 @@ def _studied(source: StudySource, folder: Path, jobs: int, dry_run: bool, as_com
 @click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN...")
 @click.option("--measure", "measures", multiple=True, metavar="NAME", help="Metric to compare; repeatable.")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Write the HTML page and the tables to FOLDER.")
-@EXACT_JSON
 @IMPORTS
 @TRUST
 @click.pass_context
@@ -160,7 +162,6 @@ def compare_command(
     runs: tuple[Path, ...],
     measures: tuple[str, ...],
     out: Path | None,
-    as_json: bool,
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
@@ -187,7 +188,7 @@ def compare_command(
         with written_to(out):
             out.mkdir(parents=True, exist_ok=True)
             report.write(out)
-    echo_data(report.as_data(), as_json, partial(print_results, report))
-    if out is not None and not as_json:
+    echo_data(report.as_data(), partial(print_results, report))
+    if out is not None and not SPEECH.data:
         echo(f"the page: {out / report.HTML}")
     context.exit(NO if report.results.is_refuted else 0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.output import OutputLost, emit, json_line, lost, printable
+from tfkit.core.output import SPEECH, OutputLost, emit, event, json_line, lost, printable
 from tfkit.storage.files import open_log
 
 if TYPE_CHECKING:
@@ -42,27 +42,33 @@ def echo_json(data: object) -> None:
     emit(json_line(data, indent=2) + "\n", sys.stdout)
 
 
-def echo_data(data: object, as_json: bool, render: Callable[[Console], None]) -> None:
-    """Print data as JSON, or with `render` for readers."""
-    if as_json:
+def echo_data(data: object, render: Callable[[Console], object]) -> None:
+    """Print data as JSON with --json, else with `render` for readers."""
+    if SPEECH.data:
         return echo_json(data)
     from tfkit.core.figures import Console
 
     render(Console())
 
 
-def warn(text: str) -> None:
-    """Print a message on standard error; a no-op if the stream is lost."""
+def warn(text: str, kind: str = "warning", **facts: str | int | None) -> None:
+    """Print a message on standard error; a no-op if the stream is lost. JSON lines have its facts."""
     with contextlib.suppress(OutputLost):
-        emit(printable(text) + "\n", sys.stderr)
+        emit(event(text, kind, **facts) + "\n", sys.stderr)
 
 
-def warn_wrapped(text: str) -> None:
+def say(text: str) -> None:
+    """Print progress on standard error, unless the command is quiet."""
+    if not SPEECH.quiet:
+        warn(text, "message")
+
+
+def warn_wrapped(text: str, **facts: str | int | None) -> None:
     """Warn with lines wrapped to the width of the terminal or COLUMNS; in a pipe each fault stays on one line."""
-    if is_terminal(sys.stderr) or os.environ.get("COLUMNS", "").isdecimal():
+    if not SPEECH.json and (is_terminal(sys.stderr) or os.environ.get("COLUMNS", "").isdecimal()):
         width = max(shutil.get_terminal_size().columns, LEAST)
         text = "\n".join(_wrapped(line, width) for line in text.split("\n"))
-    warn(text)
+    warn(text, "warning", **facts)
 
 
 def _wrapped(line: str, width: int) -> str:
@@ -74,8 +80,10 @@ def _wrapped(line: str, width: int) -> str:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show a spinner and log messages on standard error while the block runs; a no-op unless it is a terminal."""
-    if not is_terminal(sys.stderr):
+    """Show a spinner and log messages on standard error while the block runs; without a terminal, only with JSON."""
+    if SPEECH.json or SPEECH.quiet or not is_terminal(sys.stderr):
+        if SPEECH.json:
+            say(what)
         yield
         return
     from tfkit.core.figures import Console
@@ -108,7 +116,7 @@ class WarningHandler(logging.Handler):
 
 
 class LastingOutput(io.RawIOBase):
-    """Standard output of a command whose results are on disk; if the stream is lost, further output goes to `log`.
+    """Standard stream of a command whose results are on disk; if it is lost, further output goes to `log`.
 
     The loss is reported once, on standard error and in the log.
     """
@@ -150,14 +158,19 @@ class LastingOutput(io.RawIOBase):
 
 @contextlib.contextmanager
 def outlasting(log: Path) -> Iterator[None]:
-    """Survive the loss of standard output within the block: report it once and append the rest to `log`."""
-    before = sys.stdout
-    encoding = "utf-8" if before is None else before.encoding
-    sys.stdout = io.TextIOWrapper(LastingOutput(before, log, encoding), encoding, newline="\n", write_through=True)
+    """Survive the loss of the standard streams within the block: report it once and append the rest to `log`."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_lasting(stream, log) for stream in before)
     try:
         yield
     finally:
-        sys.stdout = before
+        sys.stdout, sys.stderr = before
+
+
+def _lasting(stream: TextIO | None, log: Path) -> TextIO:
+    encoding = "utf-8" if stream is None else stream.encoding
+    lasting: io.RawIOBase = LastingOutput(stream, log, encoding)
+    return io.TextIOWrapper(lasting, encoding, newline="\n", write_through=True)  # type: ignore[type-var]
 
 
 def standard_input() -> BinaryIO:

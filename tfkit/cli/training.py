@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from tfkit.cli.completion import RECIPE, RUN
 from tfkit.cli.main import WRONG
-from tfkit.cli.options import ACCEPT, DEVICE, EXACT_JSON, ReadOptions, Whole, reads_recipe, sets_run, vocabulary_note
-from tfkit.cli.terminal import echo, echo_json, warn, working
+from tfkit.cli.options import ACCEPT, DEVICE, ReadOptions, Whole, reads_recipe, sets_run, vocabulary_note
+from tfkit.cli.terminal import echo, echo_data, echo_json, say, working
 from tfkit.core.bounds import COUNT
 from tfkit.core.errors import RecipeError, TfkitError, UsageError
-from tfkit.core.output import counted
+from tfkit.core.output import SPEECH, counted
 
 if TYPE_CHECKING:
     from tfkit.training.planning import TrainingPlan
 
 
 @click.command("train")
-@click.argument("recipe")
+@click.argument("recipe", type=RECIPE)
 @click.option(
     "--out",
     metavar="RUN",
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 def train_command(
     recipe: str, out: str | None, resume: bool, force: bool, device: str | None, reading: ReadOptions
 ) -> None:
-    """Train the model of RECIPE (a shipped name or a path)."""
+    """Train the model of RECIPE (a shipped name or a path).
+
+    With --json, print the row of the run as `tfkit runs --json` does.
+    """
     if device is not None:
         reading = replace(reading, sets=(*reading.sets, f"train.device={device}"))
     if resume and force:
@@ -52,7 +56,12 @@ def train_command(
         raise _with_a_task(error, recipe) if isinstance(error, RecipeError) else error from None
     from tfkit.run import train
 
-    train(loaded, out=out, resume=resume, force=force, accept_changes=reading.accept_changes)
+    run = train(loaded, out=out, resume=resume, force=force, accept_changes=reading.accept_changes)
+    if SPEECH.data and os.environ.get("RANK", "0") == "0":
+        from tfkit.studies.run_list import as_data, columns_of, runs_in
+
+        rows = runs_in([run.folder])
+        echo_json(as_data(rows, columns_of(rows))[0])
 
 
 def _with_a_task(error: RecipeError, recipe: str) -> RecipeError:
@@ -78,32 +87,26 @@ def size(text: str) -> int:
 
 
 @click.command("plan")
-@click.argument("recipe")
+@click.argument("recipe", type=RECIPE)
 @click.option("--devices", type=Whole(COUNT), default=1, show_default=True, help="Number of devices.")
 @click.option("--memory", type=size, metavar="SIZE", required=True, help="Memory of each device, such as 80GB.")
 @click.option("--length", type=Whole(COUNT), help="Tokens per row.  [default: the recipe's longest row]")
-@EXACT_JSON
 @reads_recipe
-def plan_command(
-    recipe: str, devices: int, memory: int, length: int | None, as_json: bool, reading: ReadOptions
-) -> None:
+def plan_command(recipe: str, devices: int, memory: int, length: int | None, reading: ReadOptions) -> None:
     """Show the memory that training RECIPE (a name or a path) takes on each device, and the largest batch that fits.
 
     Nothing is allocated or read: a training step runs on tensors without values. With several devices, the memory with
     train.parallel.shard is shown, too. The total leaves out temporary tensors of kernels, which usually add a few
     percent.
     """
-    warn(f"{recipe}: tracing training steps")  # before the imports, which take seconds
+    say(f"{recipe}: tracing training steps")  # before the imports, which take seconds
     with working("tracing training steps"):
         from tfkit.training.planning import plan_training
 
         loaded = reading.recipe(recipe)
         loaded.tell_warnings()
         plan = plan_training(loaded, devices, memory, length, shlex.join([recipe, *reading.words]))
-    if as_json:
-        echo_json(plan.as_data())
-    else:
-        _print(plan, vocabulary_note(loaded))
+    echo_data(plan.as_data(), lambda _: _print(plan, vocabulary_note(loaded)))
 
 
 def _print(plan: TrainingPlan, note: str | None) -> None:
@@ -149,7 +152,7 @@ def _size(count: int) -> str:
 
 
 @click.command("evaluate")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.option("--split", help="Split to evaluate: test, valid or train.  [default: test, else valid]")
 @click.option("--limit", type=Whole(COUNT), help="Evaluate only the first N examples.", metavar="N")
 @click.option("--quantize", type=click.Choice(["int8", "bfloat16"]), help="Quantize the weights before evaluating.")
@@ -168,9 +171,11 @@ def evaluate_command(
     With --set or --quantize, the metrics are only printed.
     """
     with working("evaluating"):
-        scores = reading.run(run, device, quantize).evaluate(split, limit, quantize)
-    for name, value in scores.items():
-        echo(f"{name}: {value:.6g}")
+        loaded = reading.run(run, device, quantize)
+        scores = loaded.evaluate(split, limit, quantize)
+        split = split or loaded.final_split
+    lines = [f"{name}: {value:.6g}" for name, value in scores.items()]
+    echo_data({"run": run, "split": split, "scores": scores}, lambda _: echo("\n".join(lines)))
 
 
 @click.command("runs")
@@ -189,7 +194,6 @@ def evaluate_command(
 @click.option("--reverse", is_flag=True, help="Sort in descending order.")
 @click.option("--columns", metavar="KEY,KEY", help="Columns or recipe keys to show instead of the defaults.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all columns as CSV, with unrounded numbers.")
-@click.option("--json", "as_json", is_flag=True, help="Print all columns as JSON, with unrounded numbers.")
 def runs_command(
     folders: tuple[Path, ...],
     conditions: tuple[str, ...],
@@ -198,14 +202,13 @@ def runs_command(
     reverse: bool,
     columns: str | None,
     as_csv: bool,
-    as_json: bool,
 ) -> None:
     """List the runs in FOLDERS (default: runs) with their progress and scores.
 
     A KEY is a column (valid.loss, seconds, test.bleu) or a recipe key, optionally shortened to its last components
     (norm, layer.norm.eps).
     """
-    if as_csv and as_json:
+    if as_csv and SPEECH.data:
         raise click.UsageError("--csv and --json cannot be combined; use one of them")
     from tfkit.core.figures import Console
     from tfkit.reports.formats import csv_text
@@ -225,7 +228,7 @@ def runs_command(
     if as_csv:
         names = chosen or columns_of(runs)
         echo(csv_text(names, (row.values() for row in as_data(selection, names))), end="")
-    elif as_json:
+    elif SPEECH.data:
         echo_json(as_data(selection, chosen or columns_of(runs)))
     else:
         more = [] if number is None or number.measure in COLUMNS else [number.measure]

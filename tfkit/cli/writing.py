@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from tfkit.cli.completion import RUN
 from tfkit.cli.main import NO, complain
 from tfkit.cli.options import DEVICE, ReadOptions, Whole, gathered, sets_run
 from tfkit.cli.terminal import echo, echo_text, is_terminal, warn, working
 from tfkit.cli.texts import Text, TextOptions, TextOutput, located, output_to, takes_texts
 from tfkit.core.bounds import COUNT, ROWS, SEED, TEXTS
 from tfkit.core.errors import DataError, UsageError
-from tfkit.core.output import some
+from tfkit.core.output import SPEECH, some
 from tfkit.generation.shorthands import Shorthands, WriteOptions
 
 if TYPE_CHECKING:
@@ -253,12 +254,10 @@ TOGETHER = 64  # texts per batch
 
 
 @click.command("generate")
-@click.argument("run")
+@click.argument("run", type=RUN)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output as it is generated.")
-@click.option(
-    "--jsonl", is_flag=True, help="Print each candidate as a JSON object on its own line, with its log-probability."
-)
+@click.option("--jsonl", is_flag=True, hidden=True, help="Same as --json, which replaces it.")
 @click.option("--chat", is_flag=True, help="Treat texts as messages, formatted with the run's chat template.")
 @takes_texts
 @takes_generation_options
@@ -283,10 +282,12 @@ def generate_command(
     of messages, and the output is the reply. On a terminal without TEXT, prompt for texts and stream the answers; a
     chat remembers earlier messages. Ctrl-C ends an answer, Ctrl-D quits.
 
+    With --json, print each candidate as a JSON object on its own line, with its log-probability.
+
     Exit status 1: a text was cut off before it satisfied `generate.logits` (regex, choices).
     """
     inputs.check()
-    form = _form(stream, jsonl, shorthands, inputs)
+    form = _form(stream, jsonl or SPEECH.data, shorthands, inputs)
     loaded = reading.run(run, device, shorthands.quantize)
     options = _options(loaded, shorthands, reading.sets)
     if chat:
@@ -318,7 +319,7 @@ def on_terminal() -> bool:
 
 def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions) -> Form:
     """Return the output form. Raise UsageError for conflicting options."""
-    others = ["--jsonl"] * jsonl + shorthands.set_options("n_best", "batch_size")
+    others = ["--json"] * jsonl + shorthands.set_options("n_best", "batch_size")
     others += ["--field"] * bool(inputs.fields) + ["--out"] * (inputs.output is not None)
     others += [f"--input {inputs.file}"] * (inputs.format is not None)
     if stream and others:

@@ -149,6 +149,11 @@ class Report:
     part: type[Component]
     outcomes: tuple[Outcome, ...]
 
+    def as_data(self) -> dict[str, object]:
+        """Return the report for --json."""
+        checks = [{"name": one.check.name, "status": one.status, "lines": list(one.lines())} for one in self.outcomes]
+        return {"slot": self.part.part_slot, "name": self.part.part_name, "holds": self.holds, "checks": checks}
+
     @property
     def holds(self) -> bool:
         """True if every contract holds."""

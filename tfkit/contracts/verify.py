@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import cached_property, partial
 from importlib import import_module
 from io import StringIO
@@ -44,21 +44,25 @@ def registered_by(modules: Sequence[ModuleType]) -> list[type[Component]]:
     return registered
 
 
-def _show(status: Status, what: str, check: Check) -> None:
-    status.update(f"{what}: {check.name}")
+def _show(status: Status | None, what: str, check: Check) -> None:
+    if status is not None:
+        status.update(f"{what}: {check.name}")
 
 
-def run_verification(parts: Sequence[type[Component]], console: Console, home: Home | None = None) -> bool:
-    """Verify each part, print a line for each check and the counts; return True if all checks hold."""
+def run_verification(
+    parts: Sequence[type[Component]], console: Console | None, home: Home | None = None
+) -> list[Report]:
+    """Verify each part; with a console, print a line for each check and the counts."""
     reports = []
     for part in parts:
         what = f"{part.part_slot} {part.part_name}"
-        with _quietly(), console.status(what) as status:
-            report = verify(part, tell=partial(_show, status, what), home=home)
-        render(report, console)
-        reports.append(report)
-    summary(reports, console)
-    return all(report.holds for report in reports)
+        with _quietly(), nullcontext() if console is None else console.status(what) as status:
+            reports.append(verify(part, tell=partial(_show, status, what), home=home))
+        if console is not None:
+            render(reports[-1], console)
+    if console is not None:
+        summary(reports, console)
+    return reports
 
 
 @contextmanager

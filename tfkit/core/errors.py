@@ -17,7 +17,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,9 @@ def on_one_line(text: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
+FaultData = dict[str, str | int | None]  # a fault for a program
+
+
 @dataclass(frozen=True)
 class Fault:
     """Fault in a recipe.
@@ -137,6 +140,17 @@ class Fault:
 
     def __str__(self) -> str:
         return self.line_as()
+
+    def as_data(self) -> FaultData:
+        """Return the fault for a program."""
+        place = str(replace(self.place, line=0))
+        found: dict[str, str | int | None] = {
+            "file": place,
+            "line": self.line or None,
+            "column": self.column or None,
+            "key": self.path or None,
+        }
+        return {**found, "message": self.message, "suggestion": self.suggestion}
 
     def line_as(self, level: str = "") -> str:
         """Format on one line, with `level` ("warning: ") between place and path."""

@@ -13,9 +13,10 @@ from typing import IO, Any
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from tfkit.core.errors import TfkitWarning, UsageError, optional
-from tfkit.core.output import OutputLost, encodable, lost, printable
+from tfkit.core.output import SPEECH, OutputLost, emit, encodable, event, lost, printable
 
 WIDTH = 80  # default columns
 
@@ -53,6 +54,14 @@ class Console(rich.console.Console):
         if segment.control or (segment.text.isascii() and segment.text.isprintable()):
             return segment
         return segment._replace(text=encodable(printable(segment.text), self.file))
+
+
+def tell(console: rich.console.Console, text: str, **facts: int) -> None:
+    """Print a line of progress; on standard error with --progress json, an object with its facts."""
+    if SPEECH.json and console.stderr:
+        emit(event(text, "message", **facts) + "\n", console.file)
+    else:
+        console.print(Text(printable(text)), soft_wrap=True)
 
 
 COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#9f6b53", "#787774", "#cb912f", "#337ea9", "#d44c47")

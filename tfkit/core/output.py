@@ -6,8 +6,10 @@ import base64
 import errno
 import html
 import json
+import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import IO
 
 # Characters that control a terminal or reorder or end a line: controls except tab and line feed, line and paragraph
@@ -16,6 +18,19 @@ _ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 # errors of a stream whose reader is gone: a broken pipe, or a closed terminal
 _GONE = (errno.EPIPE, errno.EIO)
 WIDEST = 160  # maximum line width in a repr
+
+
+@dataclass
+class Speech:
+    """Settings of answers and progress. The command line sets them; in Python, progress is text on stdout."""
+
+    data: bool = False  # the answer is JSON
+    stderr: bool = False  # progress goes to standard error
+    json: bool = False  # progress is JSON lines
+    quiet: bool = False  # no progress
+
+
+SPEECH = Speech()
 
 
 class OutputLost(Exception):
@@ -36,9 +51,25 @@ def _escaped(character: str) -> str:
 
 
 def json_line(data: object, indent: int | None = None) -> str:
-    r"""Format `data` as JSON that is safe to print and parses to equal data: control characters become \u escapes."""
-    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    r"""Format `data` as JSON that is safe to print: control characters become \u escapes, NaN and infinity null."""
+    try:
+        text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # JSON has no NaN or infinity
+        text = json.dumps(_finite(data), indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def event(text: str, kind: str = "message", **facts: object) -> str:
+    """Return a line of progress: the text, or a JSON object with its facts."""
+    return json_line({"event": kind, "text": text, **facts}) if SPEECH.json else printable(text)
 
 
 def some(texts: Iterable[str], most: int = 4) -> str:

@@ -353,6 +353,8 @@ def language_schema() -> Schema:
     definitions["section.variants"] = VariantKeys(definitions).schema(sections)
     return {
         "$schema": DRAFT,
+        "$id": f"urn:tfkit:recipe:{LANGUAGE}",
+        "version": LANGUAGE,
         "title": "tfkit recipe",
         "description": "a Transformer and its training; run `tfkit check` for faults that involve several values",
         **closed(top),

@@ -302,7 +302,7 @@ class Run(StoredRun):
         """
         if split in self.recipe.train.evaluations:
             return self._evaluate_named(str(split), limit, quantize)
-        split = split or self._final_split
+        split = split or self.final_split
         record.check_existing(RunFolder(self.folder), EVALUATION)
         examples = self._examples(split)[:limit]
         scores = self._packed(quantize)._scorer.scores(examples, self.recipe.train.metrics)
@@ -314,7 +314,7 @@ class Run(StoredRun):
         return scores
 
     @property
-    def _final_split(self) -> str:
+    def final_split(self) -> str:
         """The split on which the final scores are computed."""
         return "test" if self._data.has("test") else "valid"
 
@@ -325,7 +325,7 @@ class Run(StoredRun):
         other = self._packed(quantize)
         other.recipe = self.recipe.evaluated(name)
         other.__dict__.pop("objective", None)
-        examples = other._examples(other._final_split)[:limit]
+        examples = other._examples(other.final_split)[:limit]
         scores = other._scorer.scores(examples, self.recipe.train.metrics)
         if self.as_saved and quantize is None:
             keep_scores(self.folder / EVALUATION, name, {"examples": len(examples), **scores})

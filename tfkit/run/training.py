@@ -93,6 +93,7 @@ def _led(
             accepted.close()
             team().shared(lambda: (str(folder.path.absolute()), False))
             restore_history(folder, loaded)
+            reporter.conclude()
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
             try:
@@ -141,7 +142,8 @@ def _changeable(folder: RunFolder, recipe: Recipe, resume: bool) -> list[Path]:
 def _conclude(run: Run, recipe: Recipe, reporter: Reporter) -> None:
     """Compute and report the final scores, write the card, and mark the run as finished."""
     settings, data = run.recipe.train, run.recipe.data
-    split = "valid" if data is None else run._final_split
+    split = "valid" if data is None else run.final_split
+    reporter.conclude()
     for measured in data.measured() if settings.metrics and data is not None else []:
         reporter.say(_scores_line(measured, _final_scores(run, measured)))
     for name in settings.evaluations:

@@ -22,9 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tfkit.core.errors import RunError
-from tfkit.core.figures import Console
+from tfkit.core.figures import Console, tell
 from tfkit.core.machine import machine
-from tfkit.core.output import printable
+from tfkit.core.output import SPEECH
 from tfkit.reports.parts_table import rows
 from tfkit.runs.folder import RUN
 from tfkit.storage.files import FolderBusy, FolderLock, held_by, is_in_use, mark_in_use, read_text
@@ -311,10 +311,10 @@ def commands(source: StudySource, plan: Plan, folder: Path) -> list[list[str]]:
 def announce(plan: Plan, jobs: int, console: Console) -> None:
     """Print the runs of a plan and the estimated time."""
     heads, cells = plan.table()
-    rows(console, cells, heads)
-    console.print(Text(plan.summary(jobs)), soft_wrap=True)
-    for note in plan.notes:
-        console.print(Text(f"note: {printable(note)}"), soft_wrap=True)
+    if not (SPEECH.json and console.stderr):
+        rows(console, cells, heads)
+    for line in (plan.summary(jobs), *(f"note: {note}" for note in plan.notes)):
+        tell(console, line)
 
 
 class Watcher:
@@ -323,7 +323,8 @@ class Watcher:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._printed = 0
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        is_live = console.is_terminal and not SPEECH.json
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if is_live else None
 
     def __enter__(self) -> Watcher:
         if self._live is not None:
@@ -338,7 +339,8 @@ class Watcher:
         """Print new events and update the table."""
         for event in progress.events[self._printed :]:
             self._printed += 1
-            self.console.print(Text(f"{printable(event)} ({summary(progress)})"), soft_wrap=True)
+            ended = sum(progress.board.state(run) != "waiting" for run in progress.board.runs())
+            tell(self.console, f"{event} ({summary(progress)})", ended=ended, runs=progress.total)
         if self._live is not None:
             self._live.update(self._table(progress))
 

@@ -265,7 +265,8 @@ class Trainer:
             progress.stale += 1
         how = "best so far" if better else f"best: {progress.best:.4f} at step {progress.best_step:,}"
         also = "".join(f", {name} {score:.4g}" for name, score in measured.scores.items())
-        self.reporter.say(f"step {progress.step:,}: valid loss {loss:.4f}{self.beside}{also}, {how}")
+        line = f"step {progress.step:,}: valid loss {loss:.4f}{self.beside}{also}, {how}"
+        self.reporter.say(line, step=progress.step, scores=scores)
         for sample in measured.samples:
             self.reporter.say(f"  {sample.line()}")
         return {f"valid.{name}": score for name, score in scores.items()}

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO
 
-from tfkit.core.output import OutputLost, emit, printable
+from tfkit.core.output import SPEECH, OutputLost, emit, event, printable
 from tfkit.storage.files import open_log
 
 LOGGER = logging.getLogger("tfkit")
@@ -41,11 +41,12 @@ class Reporter:
     """
 
     def __init__(self, visible: bool = True, stream: IO[str] | None = None) -> None:
-        self.stream = stream or sys.stdout
-        self.visible = visible and self.stream is not None  # sys.stdout is None if it is closed
-        self.terminal = self.visible and self.stream.isatty()
+        self.stream = stream or (sys.stderr if SPEECH.stderr else sys.stdout)
+        self.visible = visible and self.stream is not None and not SPEECH.quiet  # a closed stream is None
+        self.terminal = self.visible and self.stream.isatty() and not SPEECH.json
         self._waiting: list[str] = []
         self._log: IO[str] | None = None
+        self._concludes = False
         self._on_line = 0  # length of the current status line
 
     def __enter__(self) -> Reporter:
@@ -74,11 +75,19 @@ class Reporter:
             self._log.close()
             self._log = None
 
-    def say(self, text: str) -> None:
-        """Print and log a line."""
+    def say(self, text: str, **facts: object) -> None:
+        """Print and log a line. JSON lines of progress have its facts."""
         self.log(text)
         self._clear()
-        self._print(printable(text) + "\n")
+        line = printable(text) if self._concludes else event(text, "progress" if facts else "message", **facts)
+        self._print(line + "\n")
+
+    def conclude(self) -> None:
+        """Continue with the answer of the command: on standard output, or nothing if the answer is JSON."""
+        if SPEECH.stderr:
+            self._clear()
+            self.stream, self.terminal, self._concludes = sys.stdout, False, True
+            self.visible = self.stream is not None and not SPEECH.data
 
     def draw(self, drawing: Callable[[IO[str]], None]) -> None:
         """Print a renderable such as a table, without logging."""
@@ -154,8 +163,9 @@ class ProgressMeter:
         waited = now - self._last_logged
         if step == self.first + 1 or waited >= SECONDS or (step % STEPS == 0 and waited >= 1) or step == self.steps:
             self._last_logged = now
-            line = self._line(step, loss, now)
-            self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line)
+            line, facts = self._line(step, loss, now), {"step": step, "steps": self.steps, "loss": loss}
+            facts |= {"tokens_per_second": self._rate(0), "seconds_left": self._left(step, now)}
+            self.reporter.log(line) if self.reporter.terminal else self.reporter.say(line, **facts)
             if self.threads > 1 and waited >= 1 and step > self.first + 1:
                 self._compare(self._read / self._seconds)
             self._read, self._seconds = 0, 0.0
@@ -173,15 +183,20 @@ class ProgressMeter:
         self._best = max(self._best, rate)
 
     def _line(self, step: int, loss: float, now: float) -> str:
-        left = (now - self.began) / (step - self.first) * (self.steps - step)
-        ending = f", {duration(left)} left" if step < self.steps else ""
+        ending = f", {duration(self._left(step, now))} left" if step < self.steps else ""
         return f"step {step:,} of {self.steps:,}: loss {loss:.4f}, {self._rates()}{ending}"
 
     def _rates(self) -> str:
         """Format the tokens read per second, and the tokens predicted per second if they differ."""
-        read, targets, seconds = (sum(column) for column in zip(*self._recent, strict=True))
-        rate = f"{read / seconds:,.0f} tokens/s"
-        return rate if 0.9 * read < targets <= read else f"{rate} read, {targets / seconds:,.0f} predicted"
+        read, targets = self._rate(0), self._rate(1)
+        rate = f"{read:,.0f} tokens/s"
+        return rate if 0.9 * read < targets <= read else f"{rate} read, {targets:,.0f} predicted"
+
+    def _rate(self, column: int) -> float:
+        return sum(one[column] for one in self._recent) / sum(one[2] for one in self._recent)
+
+    def _left(self, step: int, now: float) -> float:
+        return (now - self.began) / (step - self.first) * (self.steps - step)
 
 
 def duration(seconds: float) -> str:

@@ -56,6 +56,11 @@ class ImportedModel:
     tokenizer: Tokenizer | None
     notes: list[str] = field(default_factory=list)
 
+    def as_data(self) -> dict[str, object]:
+        """Return the result for --json."""
+        size = None if self.tokenizer is None else self.tokenizer.vocab_size
+        return {**vars(self), "run": str(self.run), "tokenizer": size}
+
 
 def import_model(
     source: str, out: str | Path | None = None, dtype: str = "float32", force: bool = False, imports: Sequence[str] = ()
