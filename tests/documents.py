@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     {
-        *(ROOT / "README.md", *(ROOT / "recipes" / "guides").glob("*.md")),
+        *(ROOT / "README.md", *(ROOT / "recipes").glob("guides/*.md"), *(ROOT / "recipes").glob("reference/*.md")),
         *(path for top in ("recipes", "tests", "tfkit") for path in (ROOT / top).rglob("README.md")),
     }
 )
