@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     {
-        *(ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "recipes" / "guides").glob("*.md")),
+        *(ROOT / "README.md", ROOT / "AGENTS.md"),
+        *(path for folder in ("guides", "reference") for path in (ROOT / "recipes" / folder).glob("*.md")),
         *(path for top in ("recipes", "tests", "tfkit") for path in (ROOT / top).rglob("README.md")),
     }
 )

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import tfkit
 from tfkit.cli.main import main
-from tfkit.core.registry import CATALOGUES, REGISTRY
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.compose import shipped_recipes, shipped_tasks
 
 from . import guides, reference
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.full
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXTEND = ROOT / "tfkit" / "README.md"
 PARTS = ROOT / "tfkit" / "components" / "README.md"
-RECIPES = ROOT / "recipes" / "README.md"
+RECIPES = ROOT / "recipes"
 LINES = "anna\nbob\ncarla\ndora\nemil\nfrieda\n" * 20
 # so that a documented training is quick
 SHORT = ("train.steps=2", "train.evaluate_every=2", "train.checkpoint_every=2")
@@ -62,7 +62,7 @@ def test_every_mark_is_known():
         mark for path in DOCUMENTS for mark in re.findall(r"^<!-- ([\w-]+)", path.read_text("utf-8"), re.MULTILINE)
     }
     studies = {file.stem for file in (ROOT / "recipes" / "studies").glob("*.yaml")}
-    assert marks <= {*KINDS, *studies, "textbook", "families", "onnx", "reference", "declarations", "measured", "end"}
+    assert marks <= {*KINDS, *studies, "textbook", "onnx", "declarations", "measured", "end"}
 
 
 @each_block("recipe")
@@ -114,7 +114,7 @@ def test_a_session_runs(block, folder):
         assert result.exit_code == 0, f"{command}\n{result.output}"
 
 
-PAGE = ROOT / "recipes" / "guides" / "part-from-a-paper.md"
+PAGE = RECIPES / "guides" / "part-from-a-paper.md"
 IDEAS = [block for block in blocks("file", PAGE) if block.value.endswith(".py")]
 
 
@@ -129,7 +129,8 @@ def test_an_idea_takes_forty_lines_and_holds_in_all_contracts(block, folder):
 
 @pytest.mark.slow
 def test_a_training_begins_with_the_lines_that_are_shown(folder):
-    shown = RECIPES.read_text("utf-8").partition("$ tfkit train translate-numbers\n1,465,344")[2].splitlines()[1:4]
+    document = ROOT / "tfkit" / "training" / "README.md"
+    shown = document.read_text("utf-8").partition("$ tfkit train translate-numbers\n1,465,344")[2].splitlines()[1:4]
     more = ("train.schedule.warmup=0", "train.metrics=[]", "train.samples=0", "data.test=none")
     sets = [f"--set={one}" for one in (*SHORT, *more)]
     printed = run("train", "translate-numbers", *sets).output.splitlines()
@@ -178,31 +179,38 @@ def test_readme_is_two_screens_with_the_two_commands_first_and_counts_the_models
     assert f"the {len(models)} published models" in README
 
 
-def test_every_task_and_every_family_is_in_the_table():
-    text = RECIPES.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`.*?) \|", text.partition("## The tasks")[2], re.MULTILINE)
+def test_every_task_and_every_family_is_in_a_table():
+    text = (RECIPES / "tasks" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.partition("## Probes")[0], re.MULTILINE)
     assert set(re.findall(r"`([\w-]+)`", "\n".join(rows))) == set(shipped_tasks())
     types = {family.model_types[0] for family in REGISTRY.load("family").values()}
-    assert set(re.findall(r"\[`([^`]+)`\]", between(text, "families")[1])) == types
+    assert set(re.findall(r"\[`([^`]+)`\]", reference.page("families.md"))) == types
 
 
-@looped("slot", [slot for slot in CATALOGUES if slot != "activation"])
-def test_every_part_is_listed(slot):
-    text, _, _ = between(PARTS.read_text(encoding="utf-8"), "declarations")
-    (row,) = re.findall(rf"^\| {slot} \| (.*) \|$", text, re.MULTILINE)
-    listed = [name for name in re.findall(r"`(\w+)`", row) if name != "none"]
-    assert sorted(listed) == REGISTRY.names(slot)
-
-
-@pytest.mark.parametrize("name", ["families", "reference", "declarations"])
+@pytest.mark.parametrize("name", [*reference.PAGES, "declarations"])
 def test_a_table_is_what_the_code_says(name):
-    document, table = {
-        "families": (RECIPES, proofs.text), "reference": (RECIPES, reference.text),
-        "declarations": (PARTS, reference.declared),
-    }[name]  # fmt: skip
-    _, shown, after = between(document.read_text(encoding="utf-8"), name)
-    assert after, f"{document} has no table between its marks for {name}"
-    assert shown == table(), "write it with: python -m tests.reference; python -m tests.interop.proofs"
+    if name == "declarations":
+        shown, table = between(PARTS.read_text(encoding="utf-8"), name)[1], reference.declared()
+    else:
+        shown, table = (reference.FOLDER / name).read_text(encoding="utf-8"), reference.page(name)
+    assert shown == table, "write it with: python -m tests.reference"
+
+
+def test_every_row_of_the_families_is_on_their_page_which_loads_nothing():
+    page, table = reference.page("families.html"), reference.page("families.md")
+    assert page.count("<tr>") == len(re.findall(r"^\|", table, re.MULTILINE)) - 1
+    assert not re.search(r"https?:|\bsrc=|@import|<link", page)
+    row = [proofs.Cell("<b>&`x|y`", "a'b.yaml", " > 1", "2")]
+    cell = """<td data-sort="2"><a href="a&#x27;b.yaml">&lt;b&gt;&amp;<code>x|y</code></a> &gt; 1</td>"""
+    assert f"<tr>{cell}</tr>" in proofs.html([row]) and "<b>" not in proofs.html([row])
+
+
+def test_the_map_and_the_guides_are_short():
+    assert len((RECIPES / "README.md").read_text(encoding="utf-8").split()) <= 2_500
+    for path in (RECIPES / "guides").glob("*.md"):
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        prose = [line for line in text.splitlines() if not line.startswith(("|", "<!--"))]
+        assert len(" ".join(prose).split()) <= 900, path
 
 
 @looped("name", proofs.REFERENCES)

@@ -1,13 +1,15 @@
-"""The table of published models in recipes/README.md; `python -m tests.interop.proofs` writes it.
+"""The table of published models in recipes/reference: families.md, and families.html to sort and filter.
 
 It states the size of each shipped model, what is new in it, and the independent implementation it is compared with.
+`python -m tests.reference` writes both.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +17,11 @@ from tfkit.interop.huggingface.family import Family, families
 from tfkit.recipe.compose import shipped_recipes
 from tfkit.reports.formats import markdown_row
 
-from ..documents import rewrite
 from .counts import COUNTS
 from .rows import ROWS
 
 HEADS = ("recipe", "size", "new in it", "proof", "picture")
+TITLE = "The families"
 UNITS = ((10**9, "B"), (10**6, "M"))
 
 
@@ -33,7 +35,6 @@ class Proof(NamedTuple):
 
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "recipes" / "README.md"
 TOLERANCE = 1e-5  # what the document says of all that say no other
 FORMULAS = "the paper's formulas in float64"
 # models that transformers has not, or that have no weights there: the test that has another reference for each
@@ -73,30 +74,59 @@ def size(parameters: int) -> str:
     return f"{share:.{max(0, 3 - len(str(int(share))))}f}{letter}"
 
 
-def families_table(recipes: Mapping[str, Path], proofs: Mapping[str, Proof]) -> str:
-    """The table in Markdown: a row for each of `recipes`, then one for each of `proofs` that no recipe is about."""
+class Cell(NamedTuple):
+    """A cell of the table: a text, code or a link with more text after it; `rank` is what it is sorted by."""
+
+    text: str
+    link: str = ""
+    after: str = ""
+    rank: str = ""
+
+
+def families_table(recipes: Mapping[str, Path], proofs: Mapping[str, Proof]) -> list[tuple[Cell, ...]]:
+    """The rows: one for each of `recipes`, then one for each of `proofs` that no recipe is about."""
     rows = [_recipe(name, recipes[name], proofs[name]) for name in sorted(recipes)]
-    rows += [
-        (f"`{name}`", "", proofs[name].about, _link(proofs[name]), "") for name in sorted(set(proofs) - set(recipes))
+    return rows + [
+        (Cell(f"`{name}`"), Cell(""), Cell(proofs[name].about), _proof(proofs[name]), Cell(""))
+        for name in sorted(set(proofs) - set(recipes))
     ]
-    return "\n".join(_lines(rows))
 
 
-def _recipe(name: str, path: Path, proof: Proof) -> tuple[str, ...]:
+def _recipe(name: str, path: Path, proof: Proof) -> tuple[Cell, ...]:
     """A recipe's row; what is new is the first sentence of that."""
     page = heading(path.read_text(encoding="utf-8"))
     new = re.split(r"\. (?=[A-Z\"])", page.new)[0].removesuffix(".")
-    picture = f"[drawn](models/gallery.html#{name})"
-    return f"[{name}](models/{path.name})", size(page.parameters), new, _link(proof), picture
+    picture = Cell("drawn", f"../models/gallery.html#{name}")
+    count = Cell(size(page.parameters), rank=str(page.parameters))
+    return Cell(name, f"../models/{path.name}"), count, Cell(new), _proof(proof), picture
 
 
-def _link(proof: Proof) -> str:
-    return f"[{proof.against}](../{proof.file}){f', {proof.tried}' if proof.tried else ''}"
+def _proof(proof: Proof) -> Cell:
+    return Cell(proof.against, f"../../{proof.file}", f", {proof.tried}" if proof.tried else "")
 
 
-def _lines(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    for cells in (HEADS, ("---",) * len(HEADS), *rows):
-        yield markdown_row(cell.replace("|", "\\|") for cell in cells)
+def markdown(rows: Iterable[tuple[Cell, ...]]) -> str:
+    """The table in Markdown."""
+    texts = [[f"[{cell.text}]({cell.link}){cell.after}" if cell.link else cell.text for cell in row] for row in rows]
+    lines = (HEADS, ("---",) * len(HEADS), *texts)
+    return "\n".join(markdown_row(cell.replace("|", "\\|") for cell in cells) for cells in lines)
+
+
+def html(rows: Iterable[tuple[Cell, ...]]) -> str:
+    """The table as a page."""
+    heads = "".join(f'<th><button type="button">{head}</button></th>' for head in HEADS)
+    lines = "\n".join(f"<tr>{''.join(map(_html, row))}</tr>" for row in rows)
+    form = '<form><input type="search" aria-label="filter" placeholder="filter"><output></output></form>'
+    table = f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>"
+    page = Path(__file__).with_name("families.html").read_text(encoding="utf-8")
+    body = f"<h1>{TITLE}</h1>\n{form}\n{table}"
+    return page.replace("<!-- title -->", TITLE).replace("<!-- body -->", body)
+
+
+def _html(cell: Cell) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(cell.text))
+    text = f'<a href="{escape(cell.link)}">{text}</a>{escape(cell.after)}' if cell.link else text
+    return f'<td data-sort="{cell.rank}">{text}</td>' if cell.rank else f"<td>{text}</td>"
 
 
 def proofs() -> dict[str, Proof]:
@@ -119,12 +149,7 @@ def family_proof(name: str) -> Proof:
     return Proof(f"`{family.model_types[0]}`", file.as_posix(), tried, about)
 
 
-def text() -> str:
-    """The table."""
+def rows() -> list[tuple[Cell, ...]]:
+    """The rows of the shipped models and of the families without one."""
     models = {name: path for name, path in shipped_recipes().items() if path.parent.name == "models"}
-    summary = f"<summary>the {len(models)} models, the size of each, what is new in it and its proof</summary>"
-    return f"<details>\n{summary}\n\n{families_table(models, proofs())}\n\n</details>"
-
-
-if __name__ == "__main__":
-    rewrite(README, "families", text())
+    return families_table(models, proofs())

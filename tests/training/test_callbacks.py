@@ -351,7 +351,7 @@ def test_tensorboard_reads_what_is_in_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_callback_of_the_documentation_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "recipes" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "tfkit" / "training" / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import tfkit\n[^`]*?@tfkit\.register\(\"callback\"[^`]*?)```", text)
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 15
     file = tmp_path / "plateau.py"

@@ -270,7 +270,7 @@ def test_options_that_make_no_examples_are_refused_at_their_place(
 @pytest.mark.full
 def test_the_studies_measure_only_probes_that_are_solved() -> None:
     folder = Path(__file__).parents[2] / "recipes"
-    section = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Probes\n")[2]
+    section = (folder / "tasks" / "README.md").read_text(encoding="utf-8").partition("\n## Probes\n")[2]
     solved = re.findall(r"(?m)^\| (\w[\w ]*) \| .* \| ([\d.]+) \| [\d.]+ \|", section.partition("do not solve")[0])
     assert len(solved) == 7 and all(float(score) > 95 for _, score in solved)
     names = {name.replace(" ", "_") for name, _ in solved}
