@@ -1,4 +1,4 @@
-"""`tfkit diff`, `draw` and `look`."""
+"""`tfkit diff`, `draw`, `look` and `report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import unified_diff
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,15 @@ from tfkit.cli.options import BATCH, DEVICE, DTYPE, EXACT_JSON, PATH, ReadOption
 from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
-from tfkit.core.errors import RecipeError, UsageError, optional
+from tfkit.core.errors import RecipeError, RunError, UsageError, optional
+from tfkit.core.rooms import pages
 from tfkit.storage.files import whole
 
 if TYPE_CHECKING:
     from tfkit.core.blueprint import Blueprint
     from tfkit.recipe.load import Recipe
     from tfkit.recipe.views.row import Notes
+    from tfkit.reports.page import Page
     from tfkit.reports.picture import Picture
     from tfkit.run import Run
 
@@ -171,7 +173,9 @@ def draw_command(
     write_whole(out, FORMATS, force, lambda ending: _drawn(ending, *_pictures(recipe, other, sizes, reading)))
 
 
-def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
+def write_whole(
+    file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes], quiet: bool = False
+) -> None:
     """Draw, and write the drawing to `file`. Raise UsageError before drawing if the file cannot be written."""
     refuse(file, force)
     if file.suffix not in endings:
@@ -180,6 +184,8 @@ def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[
     drawn = draw(file.suffix)
     with whole(file) as temporary:
         temporary.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
+    if quiet:
+        return
     echo(f"{file}: {len(drawn):,} characters" if isinstance(drawn, str) else f"{file}: {len(drawn):,} bytes")
 
 
@@ -329,3 +335,48 @@ def _first(run: Run, text: str | None, file: str | None) -> Text:
     if texts[1:]:
         warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
     return texts[0]
+
+
+@click.command("report")
+@click.argument("folder", metavar="RUN_OR_STUDY", type=PATH)
+@click.option("--out", type=PATH, metavar="FILE.html", help="Output file.  [default: report.html; none with --json]")
+@click.option("--text", metavar="TEXT", help="Text whose attention is shown.  [default: the first sample]")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@EXACT_JSON
+@DEVICE
+@reads_run
+def report_command(
+    folder: Path, out: Path | None, text: str | None, force: bool, as_json: bool, device: str,
+    reading: ReadOptions,
+) -> None:  # fmt: skip
+    """Write one page to hand in: drawing, costs, curve, scores, samples, attention, and how to do it again.
+
+    The page of a study has its results instead of a curve and scores, and the rest of its baseline. The file opens
+    without a network and can be printed. With --json the data of the page are printed.
+    """
+
+    @cache
+    def made() -> Page:
+        if not folder.is_dir():
+            raise RunError(f"{folder}: no such folder")
+        load = partial(_run, reading=reading, device=device)
+        page: Page | None = next(filter(None, (room.handout(folder, load, text) for room in pages("handout"))), None)
+        if page is None:
+            raise UsageError(f"{folder}: contains neither a run nor a study")
+        return page
+
+    file = out or (None if as_json else Path("report.html"))
+    if file is not None:
+        write_whole(file, (".html",), force, lambda ending: made().html(), quiet=as_json)
+    if as_json:
+        echo_json({"page": None if file is None else str(file), "folder": str(folder), **made().as_data()})
+
+
+def _run(folder: Path, reading: ReadOptions, device: str) -> Run:
+    """Load a run, also one without weights."""
+    from tfkit.run import Run
+    from tfkit.runs.folder import RESOLVED, WEIGHTS
+
+    if (folder / WEIGHTS).is_file():
+        return reading.run(str(folder), device)
+    return Run(folder, reading.recipe(str(folder / RESOLVED)).named(folder.resolve().name))
