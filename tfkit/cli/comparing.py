@@ -358,7 +358,7 @@ def report_command(
     @cache
     def made() -> Page:
         if not folder.is_dir():
-            raise RunError(f"{folder}: no such folder")
+            raise RunError(f"{folder}: {'is not a folder' if folder.exists() else 'no such folder'}")
         load = partial(_run, reading=reading, device=device)
         page: Page | None = next(filter(None, (room.handout(folder, load, text) for room in pages("handout"))), None)
         if page is None:

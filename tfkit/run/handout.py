@@ -30,6 +30,7 @@ from tfkit.training.scoring import cut
 from tfkit.training.splits import described
 
 KEPT = ("loss", "learning_rate")  # quantities shown besides the validation scores
+PANELS = 16  # maximum number of quantities
 POINTS = 400  # maximum points of a line; more are averaged in groups
 SAMPLES = 5
 PROMPT, NEW = 24, 40  # characters of a prompt, and tokens that continue it
@@ -115,7 +116,7 @@ def _curve(folder: RunFolder) -> PageSection:
     lines = good_lines(read_bytes(folder / METRICS))[0] if (folder / METRICS).is_file() else []
     records = [json.loads(line) for line in lines]
     names = dict.fromkeys(name for one in records for name in one if name in KEPT or name.startswith("valid."))
-    data = {name: points for name in names if (points := _points(records, name))}
+    data = {name: points for name in list(names)[:PANELS] if (points := _points(records, name))}
     curves = {name: {(0, step): value for step, value in points} for name, points in data.items()}
     panels = [[name, "valid.loss"] if name == "loss" else [name] for name in data if name != "valid.loss"]
     plots = []
@@ -148,7 +149,7 @@ def outputs(run: Run, text: str | None) -> Iterator[PageSection]:
         _ = run.model  # changed weights are refused
         try:
             rows, sample = _samples(run)
-            first, reason = sample if text is None else text, "the model writes no texts"
+            first, reason = sample if text is None else text, "the model writes no text"
         except TfkitError as error:
             reason = str(error)
     heads = ("input", "output", "reference")[: len(rows[0])] if rows else ()
@@ -158,7 +159,7 @@ def outputs(run: Run, text: str | None) -> Iterator[PageSection]:
     try:
         if first is None or not run.weights.is_file():
             raise UsageError(reason)
-        yield section(run.attention(first), f"Attention: {described(first) or first}", LARGEST)
+        yield replace(section(run.attention(first), "Attention", LARGEST), lines=[described(first) or first])
     except TfkitError as error:
         if text is not None:
             raise
