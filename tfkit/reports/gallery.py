@@ -24,7 +24,7 @@ TITLE = "Architectures"
 def page(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> str:
     """Render one picture, or two side by side."""
     title = " and ".join(one.name for one in pictures)
-    return Page(title, (), [drawing(pictures, below, tables)], style=style()).html()
+    return Page(title, (), [drawing(pictures, below, tables)]).html()
 
 
 def drawing(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> PageSection:

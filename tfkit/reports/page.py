@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfkit.reports.formats import html_page, markdown, markdown_table
 
-PAGE, SCRIPT = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js"))
+PAGE = Path(__file__).with_name("page.html")
 LONGEST = 200_000  # maximum characters of a section's code
 WORDS = (
     *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
@@ -53,16 +53,15 @@ class Page:
     lead: Sequence[str]
     sections: Sequence[PageSection]
     whole: bool = False  # True to show code without a click, so that it is printed
-    style: str = ""  # CSS of its pictures
 
     def html(self) -> str:
         """Render the page. Only its own scripts run. Raise UsageError if jinja2 is missing."""
         sections = [(one, _cut(one.code), [draw() for draw in one.pictures]) for one in self.sections]
-        scripts = [SCRIPT.read_text(encoding="utf-8"), *(one.script for one in self.sections if one.script)]
+        scripts = [_text("page.js"), *(one.script for one in self.sections if one.script)]
         hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-        own = {name: getattr(self, name) for name in ("title", "lead", "whole", "style")}
-        return html_page(PAGE, sections=sections, scripts=scripts, allowed=allowed, words=WORDS, **own)
+        texts = {"allowed": allowed, "style": _text("picture.css"), "scripts": scripts, "words": WORDS}
+        return html_page(PAGE, page=self, sections=sections, **texts)
 
     def as_data(self) -> dict[str, object]:
         """Return the data of the sections by name."""
@@ -72,3 +71,7 @@ class Page:
 def _cut(code: str) -> str:
     more = len(code) - LONGEST
     return code if more <= 0 else f"{code[:LONGEST]}\n... and {more:,} more characters"
+
+
+def _text(name: str) -> str:
+    return PAGE.with_name(name).read_text(encoding="utf-8")

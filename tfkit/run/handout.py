@@ -65,8 +65,6 @@ def handout(folder: Path, load: Callable[[Path], Run], text: str | None) -> Page
 
     `text` is the text whose attention is shown, by default the first sample. Raise RunError for changed files.
     """
-    from tfkit.reports.svg import style
-
     own = RunFolder(folder)
     if not own.holds_run:
         return None
@@ -74,7 +72,7 @@ def handout(folder: Path, load: Callable[[Path], Run], text: str | None) -> Page
     check_existing(own, RECIPE, RUN, EVALUATION, METRICS)
     sections = [*architecture(run), _curve(own), *(PageSection(*one) for one in facts(own)), *outputs(run, text)]
     sections += _again(run, own, history)
-    return Page(run.recipe.name, list(_lead(own, history)), sections, whole=True, style=style())
+    return Page(run.recipe.name, list(_lead(own, history)), sections, whole=True)
 
 
 def _lead(folder: RunFolder, history: History | None) -> Iterator[str]:

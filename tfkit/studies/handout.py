@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tfkit.core.errors import RunError, TfkitError
 from tfkit.reports.page import Page, PageSection
-from tfkit.reports.svg import style
 from tfkit.run import Run
 from tfkit.run.handout import LEFT_OUT, architecture, outputs
 from tfkit.runs.folder import RunFolder
@@ -26,26 +25,22 @@ def handout(folder: Path, load: Callable[[Path], Run], text: str | None) -> Page
         return None
     check_packages()
     plan = read_plan(folder)
-    report = study_report(plan, folder)
-    page, name = report.page(), f"{plan.name}.yaml"
-    runs = [folder / RUNS / cell.folder for cell in report.results.own[0].cells if cell.folder]
-    commands = [["tfkit", "study", name, "--out", folder.name], ["tfkit", "study", name, "--reproduce"]]
-    again: dict[str, object] = {
-        "commands": [shlex.join(words) for words in commands],
-        "made_with": dict(report.environment),
-    }
-    again |= {"study": plan.text, "sha256": hashlib.sha256(plan.text.encode()).hexdigest(), "seeds": list(plan.seeds)}
-    lines = [f"SHA-256 of the study's file ({name}): {again['sha256']}", f"Seeds: {', '.join(map(str, plan.seeds))}"]
-    last = PageSection(
-        "How to do it again",
-        lines,
-        code="\n".join(map(shlex.join, commands)),
-        data={"again": again, "results": report.as_data()},
+    report, file, digest = (
+        study_report(plan, folder),
+        f"{plan.name}.yaml",
+        hashlib.sha256(plan.text.encode()).hexdigest(),
     )
-    *sections, source = page.sections
-    first = next((run for run in runs if RunFolder(run).holds_run), None)
-    sections = [*sections, *_baseline(first, load, text), last, source]
-    return replace(page, sections=sections, whole=True, style=style())
+    words = ["tfkit", "study", file, "--out", folder.resolve().name]
+    again = {"commands": [shlex.join([*words, *more]) for more in ([], ["--recheck", "2"])], "study": plan.text}
+    facts = {"sha256": digest, "seeds": list(plan.seeds), "made_with": dict(report.environment)}
+    lines = [f"Seeds: {', '.join(map(str, plan.seeds))}", f"SHA-256 of the study's file ({file}): {digest}"]
+    data = {"results": report.as_data(), "again": {**again, **facts}}
+    last = PageSection("How to do it again", lines, code="\n".join(again["commands"]), data=data)
+    runs = [folder / RUNS / cell.folder for cell in report.results.own[0].cells if cell.folder]
+    first, page = next((run for run in runs if RunFolder(run).holds_run), None), report.page()
+    return replace(
+        page, sections=[*page.sections[:-1], *_baseline(first, load, text), last, page.sections[-1]], whole=True
+    )
 
 
 def _baseline(folder: Path | None, load: Callable[[Path], Run], text: str | None) -> Iterator[PageSection]:
