@@ -202,7 +202,7 @@ def _commands(folder: RunFolder, history: History | None) -> Iterator[list[str]]
     for place, (words, _) in enumerate(groupby([] if history is None else history.starts, _words)):
         source = history.recipe if history is not None and history.file is None else RECIPE
         yield ["tfkit", "train", source, *words, "--out", name, *["--resume"] * bool(place)]
-    yield from (["tfkit", word, name] for word in ("evaluate", "prove"))
+    yield from (["tfkit", word, name] for word in (*["evaluate"] * (DATA in folder.known), "prove"))
 
 
 def _words(start: Start) -> list[str]:
