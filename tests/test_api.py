@@ -158,11 +158,8 @@ def test_a_model_is_short_and_its_modules_are_torch_s() -> None:
     assert repr(model.encoder.layers[0]).count("\n") > 10  # type: ignore[union-attr,index]
 
 
-def test_a_run_and_its_html(tmp_path: Path) -> None:
+def test_a_run_and_the_html_of_its_recipe(tmp_path: Path) -> None:
     run = tfkit.Run(tmp_path / "<b>\x1b[2J", tfkit.load_recipe("translate-numbers"))
     assert fits(repr(run)) and "\x1b" not in repr(run) and "training: " in repr(run)
-    assert run._repr_html_().endswith("&gt;</pre>")
-    run.folder.mkdir()
-    (run.folder / "curves.svg").write_text("<svg onload='alert(1)'/>", encoding="utf-8")
-    for html in (run._repr_html_(), run.recipe._repr_html_()):
-        assert html.startswith("<pre>&lt;R") and "&gt;</pre><img" in html and "<b>" not in html and "<svg" not in html
+    html = run.recipe._repr_html_()
+    assert html.startswith("<pre>&lt;R") and "&gt;</pre><img" in html and "<b>" not in html and "<svg" not in html

@@ -14,7 +14,7 @@ import tfkit
 
 ROOT = Path(tfkit.__file__).parent
 LEAVES = ("studies", "interop", "contracts", "skeletons", "plain")
-DRAWINGS = ("commands", "gallery", "letters", "picture", "picture_text", "svg", "wiring")  # of reports/
+DRAWINGS = ("commands", "gallery", "letters", "picture", "picture_text", "plots", "svg", "wiring")  # of reports/
 PAGES = ("interop", "new", "studies")  # of cli/
 RECIPE = """\
 tfkit: 1

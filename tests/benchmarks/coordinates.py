@@ -7,6 +7,7 @@ late layers grow with it (Yang et al. 2022, arXiv 2203.03466, appendix D.1).
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 
 from tests.benchmarks.rounds import say
 from tfkit.core.bounds import JsonObject
-from tfkit.core.errors import UsageError
-from tfkit.core.figures import COLOURS, Console, drawn, finished, matplotlib_figure, svg
+from tfkit.core.errors import UsageError, optional
+from tfkit.core.figures import Console, drawn
 from tfkit.models import Model, build_model
 from tfkit.recipe.load import Recipe
 from tfkit.reports.parts_table import rows as print_columns
@@ -156,20 +157,24 @@ def draw(changes: Sequence[PartChange], title: str, out: Path) -> None:
 
 
 def picture(changes: Sequence[PartChange], title: str) -> str:
-    """Draw the changes as SVG: a panel per parametrization, a line per part; needs the extra `study`."""
-    figure = matplotlib_figure()(figsize=(9, 4), layout="constrained")
+    """Draw the changes as SVG: a panel per parametrization, a line per part; needs the extra `test`."""
+    figure = optional("matplotlib.figure", "test", "figures need").Figure(figsize=(9, 4), layout="constrained")
     figure.suptitle(title)
     panels = figure.subplots(1, len(PARAMETRIZATIONS), sharey=True)
     parts = list(dict.fromkeys(one.part for one in changes))
     for axes, parametrization in zip(panels, PARAMETRIZATIONS, strict=True):
         for place, part in enumerate(parts):
             own = [one for one in changes if one.parametrization == parametrization and one.part == part]
-            colour = COLOURS[place % len(COLOURS)]
+            colour = f"C{place % 10}"
             axes.plot([one.factor for one in own], [one.after[-1] for one in own], marker="o", color=colour, label=part)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xlabel("width, times the base")
         axes.set_title("muP" if parametrization == "mup" else parametrization)
-        finished(axes)
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, frameon=False)
     panels[0].set_ylabel(f"mean change after {len(changes[0].after)} steps")
-    return svg(figure, "coordinates") + "\n"
+    stream = io.StringIO()
+    with optional("matplotlib", "test", "figures need").rc_context({"svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()

@@ -38,6 +38,8 @@ import exported-gpt2 --out imported
 verify {w} --against exported --trust
 quantize {w} small --split train --limit 2
 prove {w}
+report {w}
+report {w} --out page.html
 study heads --dry-run
 parts
 parts norm

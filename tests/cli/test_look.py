@@ -23,6 +23,7 @@ from tfkit.generation.attention import AttentionMap, AttentionMaps
 from tfkit.reports.attention import LARGEST, page
 from tfkit.run import Run
 
+from .test_hostile_text import ACTING
 from .typed import refused, typed
 
 HOSTILE = "</script><img src=x onerror=alert(1)> \x1b[2J\u202e"
@@ -140,8 +141,8 @@ def test_the_page_replaces_an_older_one_and_lets_no_text_act(writer: Run, tmp_pa
         (), None, frozenset(), (),
     )  # fmt: skip
     text = page(found, HOSTILE)
-    assert "<img" not in text and text.count("</script>") == 2
-    assert "\x1b" not in text and "\\u202e" not in text.replace("\\\\u202e", "")
+    assert "<img" not in text and text.count("</script>") == text.count("<script") == 3
+    assert not ACTING.search(text)
 
 
 def large(layers: int, heads: int, time: int) -> AttentionMaps:

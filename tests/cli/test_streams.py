@@ -62,6 +62,7 @@ def lines(recipe: Path, run: Path) -> list[tuple[str | Path, ...]]:
         ("evaluate", run, "--limit", "2", "--quantize", "int8"),
         ("compare", run, run.with_name("writer")),
         ("runs", run.parent),
+        ("report", run, "--out", "page.html", "--force"),
         ("generate", run, "--jsonl"),
         ("embed", run, run.with_name("a.txt")),
         ("export", run, "exported", "--force"),

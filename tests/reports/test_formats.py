@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfkit.core.errors import TfkitWarning
-from tfkit.core.figures import drawn, finished, label, matplotlib_figure, svg
+from tfkit.core.figures import drawn
 from tfkit.reports.formats import csv_text, html_page, latex, markdown, markdown_table
 
 from ..sampling import looped
@@ -75,29 +75,6 @@ def test_a_page_escapes_text_and_keeps_pictures(tmp_path: Path) -> None:
     assert page.endswith("\nb</p><svg/>1")
     assert "<img" not in page and "\\x1b[2J\\u202e" in page
     page.encode()
-
-
-def picture(name: str) -> str:
-    figure = matplotlib_figure()(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([1, 10], [1, 1000], label=label(name))
-    axes.set_yscale("log")
-    axes.set_xlabel(name)
-    axes.set_title(name)
-    figure.suptitle(name)
-    finished(axes)
-    return svg(figure, "test")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["$\\frac{$", "_hidden", "$x$ \\$", "a\x1b[2J<b>", "x" * 5000, "字", "\ud800"])
-def test_a_label_is_never_markup(name: str) -> None:
-    drawing = picture(name)
-    drawing.encode()
-    shown = name.replace("\x1b", "\\x1b").replace("\ud800", "\\ud800").replace("<b>", "&lt;b&gt;")[:45]
-    assert drawing.count(shown) >= 4  # legend, axis, title and title of all
-    assert "\x1b" not in drawing and "<b>" not in drawing
-    assert "mathdefault" not in re.sub("<!--.*?-->", "", drawing)  # the axis's own powers of ten are still formulas
 
 
 def test_a_picture_that_fails_is_a_warning() -> None:

@@ -20,9 +20,10 @@ import pytest
 from tests.cli.test_hostile_text import ACTING
 from tests.studies.small import study
 from tfkit.core.errors import TfkitWarning
+from tfkit.reports.plots import LinearScale
 from tfkit.studies.arms import Arm, StudySource
 from tfkit.studies.compare import study_report
-from tfkit.studies.pictures import LinearScale, forest
+from tfkit.studies.pictures import forest
 from tfkit.studies.plan import Plan
 from tfkit.studies.planning import make_plan
 from tfkit.studies.report import StudyReport
@@ -159,7 +160,7 @@ def test_a_picture_that_fails_loses_no_report(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_page_that_fails_leaves_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfkit.studies.report.html_page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tfkit.reports.page.html_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         StudyReport(made_results()).write(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [

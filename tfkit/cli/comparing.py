@@ -1,4 +1,4 @@
-"""`tfkit diff`, `draw` and `look`."""
+"""`tfkit diff`, `draw`, `look` and `report`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import unified_diff
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,16 @@ from tfkit.cli.options import BATCH, DEVICE, DTYPE, PATH, ReadOptions, Whole, re
 from tfkit.cli.terminal import echo, echo_data, echo_json, warn
 from tfkit.cli.texts import LONGEST, Text, TextOptions, located, output_to
 from tfkit.core.bounds import COUNT
-from tfkit.core.errors import RecipeError, UsageError, optional
+from tfkit.core.errors import RecipeError, RunError, UsageError, optional
 from tfkit.core.output import SPEECH
+from tfkit.core.rooms import pages
 from tfkit.storage.files import whole
 
 if TYPE_CHECKING:
     from tfkit.core.blueprint import Blueprint
     from tfkit.recipe.load import Recipe
     from tfkit.recipe.views.row import Notes
+    from tfkit.reports.page import Page
     from tfkit.reports.picture import Picture
     from tfkit.run import Run
 
@@ -175,6 +177,14 @@ def draw_command(
 
 def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]) -> None:
     """Write what `draw` returns to a file, and print its size. Raise UsageError first if it cannot be written."""
+    unit, size = write_quietly(file, endings, force, draw)
+    echo_data({"file": str(file), unit: size}, lambda _: echo(f"{file}: {size:,} {unit}"))
+
+
+def write_quietly(
+    file: Path, endings: Sequence[str], force: bool, draw: Callable[[str], str | bytes]
+) -> tuple[str, int]:
+    """Write what `draw` returns to a file, as `write_whole` does. Return its size with the unit."""
     refuse(file, force)
     if file.suffix not in endings:
         got = f"'{file.suffix}'" if file.suffix else "none"
@@ -182,8 +192,7 @@ def write_whole(file: Path, endings: Sequence[str], force: bool, draw: Callable[
     drawn = draw(file.suffix)
     with whole(file) as temporary:
         temporary.write_bytes(drawn if isinstance(drawn, bytes) else drawn.encode("utf-8"))
-    unit = "characters" if isinstance(drawn, str) else "bytes"
-    echo_data({"file": str(file), unit: len(drawn)}, lambda _: echo(f"{file}: {len(drawn):,} {unit}"))
+    return "characters" if isinstance(drawn, str) else "bytes", len(drawn)
 
 
 def _drawn(ending: str, pictures: Sequence[Picture], changes: Sequence[str], recipes: Sequence[Recipe]) -> str | bytes:
@@ -330,3 +339,45 @@ def _first(run: Run, text: str | None, file: str | None) -> Text:
     if texts[1:]:
         warn(f"tfkit: {file}: has {len(texts):,} inputs; only the first is shown")
     return texts[0]
+
+
+@click.command("report")
+@click.argument("folder", metavar="RUN_OR_STUDY", type=PATH)
+@click.option("--out", type=PATH, metavar="FILE.html", help="Output file.  [default: report.html; none with --json]")
+@click.option("--text", metavar="TEXT", help="Text whose attention is shown.  [default: the first sample]")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@DEVICE
+@reads_run
+def report_command(
+    folder: Path, out: Path | None, text: str | None, force: bool, device: str, reading: ReadOptions
+) -> None:
+    """Write one page to hand in: drawing, costs, curve, scores, samples, attention, and how to do it again.
+
+    The page of a study has its results instead of a curve and scores, and the rest of its baseline. The file opens
+    without a network and can be printed. With --json the data of the page are printed.
+    """
+
+    @cache
+    def made() -> Page:
+        if not folder.is_dir():
+            raise RunError(f"{folder}: {'is not a folder' if folder.exists() else 'no such folder'}")
+        load = partial(_run, reading=reading, device=device)
+        page: Page | None = next(filter(None, (room.handout(folder, load, text) for room in pages("handout"))), None)
+        if page is None:
+            raise UsageError(f"{folder}: contains neither a run nor a study")
+        return page
+
+    file = out or (None if SPEECH.data else Path("report.html"))
+    size = None if file is None else write_quietly(file, (".html",), force, lambda ending: made().html())[1]
+    data = {"page": None if file is None else str(file), "folder": str(folder), **made().as_data()}
+    echo_data(data, lambda _: echo(f"{file}: {size:,} characters"))
+
+
+def _run(folder: Path, reading: ReadOptions, device: str) -> Run:
+    """Load a run, also one without weights."""
+    from tfkit.run import Run
+    from tfkit.runs.folder import RESOLVED, WEIGHTS
+
+    if (folder / WEIGHTS).is_file():
+        return reading.run(str(folder), device)
+    return Run(folder, reading.recipe(str(folder / RESOLVED)).named(folder.resolve().name))

@@ -59,6 +59,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "quantize": ("quantize runs/mine runs/small --to int8", "quantize runs/mine runs/small --limit 100 --json"),
     "study": ("study norm-placement --dry-run", "study mine.yaml --out studies/mine --jobs 2"),
     "compare": ("compare runs/a runs/b --measure valid.loss", "compare studies/mine --out page"),
+    "report": ("report runs/mine", "report studies/mine --out page.html"),
     "verify": (
         "verify runs/theirs --against ./their-model",
         "verify runs/theirs --against openai-community/gpt2 --json",

@@ -18,9 +18,11 @@ from tfkit.core.errors import UsageError
 from tfkit.core.figures import Console
 from tfkit.core.output import printable
 from tfkit.generation.attention import AttentionMaps
+from tfkit.reports.page import Page, PageSection
 from tfkit.reports.parts_table import exact
 
-TEMPLATE, DATA = Path(__file__).with_name("attention.html"), "/* data */"
+TEMPLATE, SCRIPT = (Path(__file__).with_name(f"attention.{kind}") for kind in ("html", "js"))
+DATA = "/* data */"  # its place in the template
 LARGEST = 3_000_000  # maximum number of map cells per page, each of one byte before base64 encoding
 SHOWN = 10  # maximum number of heads in a table
 STEPS = 255  # number of quantization levels between 0 and the maximum of a map
@@ -136,14 +138,18 @@ def _table(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def page(maps: AttentionMaps, title: str) -> str:
-    """Render a page with all attention maps, which are max-pooled if the text is long."""
+    """Render a page with all attention maps."""
+    return Page(title, (), [section(maps, "Maps")]).html()
+
+
+def section(maps: AttentionMaps, title: str, largest: int | None = None) -> PageSection:
+    """Return the section with all attention maps, max-pooled until they have at most `largest` (LARGEST) cells."""
     cells, block = sum(each.weights.numel() for each in maps.maps), 1
-    while cells / block**2 > LARGEST:
+    while cells / block**2 > (largest or LARGEST):
         block *= 2
     scores = maps.heads()
     first = [one for one in scores if one.place.endswith(".cross_attention")] or scores
     data = {
-        "title": printable(title),
         "first": asdict(first[0]) if first else None,
         "block": block,
         "maps": [
@@ -161,8 +167,9 @@ def page(maps: AttentionMaps, title: str) -> str:
         "probabilities": [[printable(one.token), one.probability] for one in maps.probabilities],
     }
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")
-    before, _, after = TEMPLATE.read_text(encoding="utf-8").partition(DATA)
-    return before + text + after
+    markup = TEMPLATE.read_text(encoding="utf-8").replace(DATA, text)
+    script = SCRIPT.read_text(encoding="utf-8")
+    return PageSection(title, pictures=[lambda: markup], script=script, data={"attention": as_data(maps)})
 
 
 def _packed(weights: Tensor, block: int) -> dict[str, object]:

@@ -12,25 +12,25 @@ from tfkit.core.output import printable
 from tfkit.recipe.text.node import inline
 from tfkit.recipe.views.table import RecipeTable
 from tfkit.reports.explain import answers
+from tfkit.reports.page import Page, PageSection
 from tfkit.reports.picture import Box, Picture, picture
 from tfkit.reports.svg import style, svg
 
 # slots by which the gallery can be filtered
 FILTERS = ("norm", "position", "attention", "mixer", "feedforward", "residual")
 TITLE = "Architectures"
-PAGE = (
-    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-    '<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-    "<style>:root{{color-scheme:light dark}}body{{margin:0}}svg{{max-width:100%;height:auto}}{style}</style>\n</head>\n"
-    "<body>\n{body}</body>\n</html>\n"
-)
 
 
 def page(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> str:
-    """Render one picture, or two side by side; tooltips state where values come from."""
-    title = escape(" and ".join(one.name for one in pictures))
-    hovers = [partial(origins, one) for one in tables]
-    return PAGE.format(title=title, style=style(), body=svg(pictures, below, styled=False, hovers=hovers))
+    """Render one picture, or two side by side."""
+    title = " and ".join(one.name for one in pictures)
+    return Page(title, (), [drawing(pictures, below, tables)]).html()
+
+
+def drawing(pictures: Sequence[Picture], below: Sequence[str], tables: Sequence[RecipeTable]) -> PageSection:
+    """Return the section of one picture, or of two side by side; tooltips state where values come from."""
+    drawn = svg(pictures, below, styled=False, hovers=[partial(origins, one) for one in tables])
+    return PageSection("Architecture", pictures=[lambda: f'<figure class="drawing">{drawn}</figure>'])
 
 
 def origins(table: RecipeTable, box: Box) -> str:

@@ -49,7 +49,7 @@ FIGURES = {
 
 def render(data: JsonObject, console: Console) -> None:
     """Print the result of `as_data` at the console's width; figures are never truncated."""
-    lines = list(_table(data))
+    lines = list(table_lines(data))
     widths = [max(len(line.figures[column]) for line in lines if line.figures) + 2 for column in range(len(FIGURES))]
     text_width = max(console.width - sum(widths), TEXT_WIDTH)
     say(console, headline(data), style="bold", hang=0)
@@ -113,7 +113,8 @@ class TableLine:
     indent: int = 0
 
 
-def _table(data: JsonObject) -> Iterator[TableLine]:
+def table_lines(data: JsonObject) -> Iterator[TableLine]:
+    """Yield the lines of the table, the header first."""
     yield TableLine("", tuple(FIGURES.values()), "bold")
     for name, one in data["inputs"].items():
         text = f"input {name} [{one['width']:,}], read by {' and '.join(one['readers'])} (context.inputs)"

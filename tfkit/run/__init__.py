@@ -3,6 +3,7 @@
 stored    contents of the folder: recipe, tokenizer, weights, objective, each loaded on first use
 run       Run: generate, predict, embed, show attention, evaluate; load_run
 training  train and save, which write a run folder and return its Run
+handout   the page of `tfkit report`
 
 Start with `Run` in run.py.
 """

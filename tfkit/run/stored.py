@@ -9,7 +9,7 @@ from typing import Self
 
 from tfkit.core.blueprint import Blueprint
 from tfkit.core.errors import DataError, RunError, UsageError
-from tfkit.core.output import block, block_as_html
+from tfkit.core.output import block
 from tfkit.core.registry import REGISTRY
 from tfkit.data.chat import ChatTemplate, ControlTokens, Conversation, Message, Rendered, checked
 from tfkit.data.chat import read as conversation_in
@@ -24,7 +24,6 @@ from tfkit.runs import record
 from tfkit.runs.checkpoint import Checkpoints
 from tfkit.runs.folder import (
     CHECKPOINTS,
-    CURVES,
     RESOLVED,
     SPLITS,
     TOKENIZER,
@@ -37,7 +36,7 @@ from tfkit.runs.folder import (
 from tfkit.runs.history import choose_device
 from tfkit.runs.kept import kept_templates
 from tfkit.runs.weights import check_fits, holds_int8, is_weights_file, load_weights, saved_dtype
-from tfkit.storage.files import LARGEST_TEXT, read_bytes, read_text
+from tfkit.storage.files import read_text
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.objective import Objective
 from tfkit.training.objective.chat import ChatRows
@@ -60,10 +59,6 @@ class StoredRun:
 
     def __repr__(self) -> str:
         return block(f"Run {str(self.folder)!r} of recipe {self.recipe.name!r} on {self.device}", self.recipe.lines())
-
-    def _repr_html_(self) -> str:
-        file = self.folder / CURVES
-        return block_as_html(repr(self), read_bytes(file, LARGEST_TEXT) if file.is_file() else b"")
 
     def all_read(self) -> Self:
         """Return this run after reading its files."""

@@ -18,7 +18,7 @@ from tfkit.recipe.load import ReadingOptions, Recipe, read_for
 from tfkit.recipe.settings.sections import GenerationRate
 from tfkit.run.run import Run, load_run
 from tfkit.runs import record
-from tfkit.runs.card import write_card, write_curves
+from tfkit.runs.card import write_card
 from tfkit.runs.checkpoint import Checkpoints
 from tfkit.runs.claim import claim_folder, one_training
 from tfkit.runs.folder import CHECKPOINTS, ENVIRONMENT, EVALUATION, LABELS, TOKENIZERS, WEIGHTS, RunFolder, run_name
@@ -96,12 +96,8 @@ def _led(
             reporter.conclude()
             reporter.say(f"{folder}: already finished\n{_next_commands(run)}")
         else:
-            try:
-                measure = partial(_validation_scores, run)
-                finished = train_in(claim, loaded, reporter, measure, callbacks, accepted.close)
-            finally:
-                write_curves(folder)
-            if finished:
+            measure = partial(_validation_scores, run)
+            if train_in(claim, loaded, reporter, measure, callbacks, accepted.close):
                 _conclude(run, loaded, reporter)
     return run
 

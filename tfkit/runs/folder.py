@@ -32,7 +32,6 @@ LOG = "train.log"
 ENVIRONMENT = "environment.json"
 RUN = "run.json"
 EVALUATION = "evaluation.json"
-CURVES = "curves.svg"
 CARD = "README.md"  # written by tfkit or by the user; see runs/card.py
 
 # entries of environment.json
@@ -43,7 +42,7 @@ REMOVED = "removed"  # names of files that a study deleted after training (study
 # files written by tfkit; all others are the user's
 OURS = (
     *(RECIPE, RESOLVED, *TOKENIZERS, LABELS, SPLITS, WEIGHTS, ADAPTER, METRICS, LOG),
-    *(ENVIRONMENT, RUN, EVALUATION, CURVES, SUMS),
+    *(ENVIRONMENT, RUN, EVALUATION, SUMS),
 )
 # files published to the hub: a run without its training state
 PUBLISHED = (RECIPE, RESOLVED, *TOKENIZERS, LABELS, WEIGHTS, ENVIRONMENT, EVALUATION)

@@ -14,6 +14,7 @@ from tfkit.core.errors import RunError, UsageError
 from tfkit.recipe.load import Recipe
 from tfkit.reports.counts import Cost, count, default_length
 from tfkit.reports.parts_table import rows, say
+from tfkit.run.handout import environment_of
 from tfkit.runs.folder import METRICS, RunFolder, read_labels
 from tfkit.runs.history import History, good_lines, read_history
 from tfkit.runs.supply import saved_recipe
@@ -23,7 +24,7 @@ from tfkit.studies.board import Board, altered, examples_of, measured
 from tfkit.studies.design_section import BASELINE
 from tfkit.studies.plan import EXACT, PLAN, RUNS, Plan, PlannedRun
 from tfkit.studies.plan_file import read_plan
-from tfkit.studies.report import COLUMNS, StudyReport, environment_of
+from tfkit.studies.report import COLUMNS, StudyReport
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Cell, Results, StudyContext, results_of
 from tfkit.studies.run_list import RunRow, check_key, is_score
 from tfkit.studies.settings import measures_of, rises

@@ -33,10 +33,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 INTERRUPTED = 130  # exit status
 # forked from a process that has imported what trainings need, which is safe on Linux only
 CONTEXT = get_context("forkserver") if sys.platform == "linux" else get_context("spawn")
-PRELOADED = [
-    *("click", "tfkit.run", "tfkit.reports.counts", "tfkit.studies.process", "torch._dynamo"),
-    *("matplotlib.figure", "matplotlib.backends.backend_svg"),  # skipped if missing
-]
+PRELOADED = ["click", "tfkit.run", "tfkit.reports.counts", "tfkit.studies.process", "torch._dynamo"]
 
 
 def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str, Any], out: Path) -> list[str]:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.util
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar
 
-from tfkit.core.errors import RunError, UsageError, installing
+from tfkit.core.errors import UsageError, installing
 from tfkit.core.figures import drawn
-from tfkit.reports.formats import csv_text, html_page, markdown, markdown_table
-from tfkit.runs.folder import RunFolder
-from tfkit.runs.history import read_history
-from tfkit.runs.record import DATA
+from tfkit.reports.formats import csv_text, markdown
+from tfkit.reports.page import Page, PageSection
 from tfkit.storage.files import write_json, write_text
 from tfkit.studies import wording
 from tfkit.studies.design_section import BASELINE
@@ -28,69 +23,18 @@ from tfkit.studies.plan import EXACT, Plan
 from tfkit.studies.results import LOST, RESULTS, ArmResult, Results
 from tfkit.studies.statistics import MOST_SEEDS, Comparison, number
 from tfkit.studies.wording import COSTS, KINDS, Trend, cost_of, difference, with_spread
-from tfkit.training.progress import duration
-
-
-@dataclass(frozen=True)
-class PageSection:
-    """Section of a page: lines, captioned pictures, a table, and code. `kinds` style the last cell of each row."""
-
-    title: str
-    lines: Sequence[str] = ()
-    heads: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    kinds: Sequence[str] = ()
-    pictures: Sequence[Callable[[], str]] = ()  # HTML or SVG; empty if it could not be drawn
-    caption: str = ""
-    code: str = ""
-
-    def markdown_lines(self) -> Iterator[str]:
-        """Yield the section as Markdown, without its pictures and code; nothing if it has only these."""
-        if (self.pictures or self.code) and not self.rows:
-            return
-        yield from [f"## {markdown(self.title)}", ""]
-        for line in self.lines:
-            yield from [markdown(line), ""]
-        if self.rows:
-            yield from [*markdown_table(self.heads, self.rows), ""]
 
 
 def check_packages() -> None:
     """Raise UsageError if a package that reports need is missing."""
-    missing = [name for name in ("scipy", "matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("scipy", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"a study needs the packages {', '.join(missing)}: {installing('study')}")
-
-
-def environment_of(folders: Sequence[RunFolder]) -> list[tuple[str, str]]:
-    """Return the distinct versions, machines, devices and threads of the runs, and their total time."""
-    table: dict[str, dict[str, None]] = {}
-    seconds = 0.0
-    for folder in folders:
-        try:
-            history, known = read_history(folder), str(folder.known.get(DATA))
-        except RunError:
-            continue
-        hashes = re.findall("[0-9a-f]{64}", re.sub(r"'(tokenizer|teacher)': \{.*?\}", "", known))
-        data = hashlib.sha256("".join(hashes).encode()).hexdigest()[:12] if hashes else "unknown"
-        for start in history.starts if history is not None else ():
-            facts = {**start.versions, **{key: str(value) for key, value in start.machine.items() if key != "memory"}}
-            facts |= {"device": start.device, "threads": str(start.threads), "data": data}
-            for name, value in facts.items():
-                table.setdefault(name, {})[value] = None
-        seconds += history.seconds if history is not None else 0.0
-    rows = [(name, ", ".join(values)) for name, values in table.items()]
-    return [*rows, ("time of all runs", duration(seconds))] if rows else []
 
 
 COLUMNS = {"arm": "variant", "n": "n", "mean": "mean", "sd": "sd", "difference": "difference [95 % interval]"}
 COLUMNS |= {"seen": "80 % power from", "seeds": "seeds needed", "p": "p (Holm)", "verdict": "verdict"}
 LATEX = "results.tex"
-PAGE, SCRIPT = (Path(__file__).with_name(f"page.{kind}") for kind in ("html", "js"))
-WORDS = (
-    *("", "size", "state", "measure", "variant", "verdict", "paper", "claim", "on", "made of", "solved or tuned"),
-    *("differs in", "differences", "option", "options", "chosen", "cannot be told from"),
-)  # headers of left-aligned columns
 CLAIM_COLUMNS = {"paper": "paper", "says": "claim", "on": "on", "n": "n"}
 CLAIM_COLUMNS |= {key: COLUMNS[key] for key in ("difference", "verdict")}
 
@@ -120,12 +64,12 @@ class StudyReport:
 
     def html(self) -> str:
         """Render the page."""
+        return self.page().html()
+
+    def page(self) -> Page:
+        """Return the page with the text of the study's file."""
         code = [PageSection("The study", code=self.plan.text)] if self.plan is not None else []
-        sections = [(one, [draw() for draw in one.pictures]) for one in (*self.sections(), *code)]
-        script = SCRIPT.read_text(encoding="utf-8")
-        allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        words = {"title": self.results.name, "lead": list(self.lead()), "words": WORDS}
-        return html_page(PAGE, sections=sections, script=script, allowed=allowed, **words)
+        return Page(self.results.name, list(self.lead()), [*self.sections(), *code])
 
     def markdown(self) -> str:
         """Render the page in Markdown, without the pictures and the recipe."""
