@@ -2,6 +2,7 @@
 
 `python -m tests.guides [NAME ...]` runs guides and writes the seconds and megabytes between their `measured` marks.
 A guide with these marks is run whole by a slow test; its `session` blocks are commands of a shell.
+`<!-- needs: NAME, NAME -->` names modules beyond the extra `test`; without them the page is skipped, by name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from .documents import BLOCK, KINDS, ROOT, Block, rewrite
@@ -37,6 +39,12 @@ def steps(path: Path) -> Iterator[Block]:
     for match in BLOCK.finditer(path.read_text(encoding="utf-8")):
         if match["what"] in KINDS:
             yield Block(path, match["what"], match["value"] or "", match["text"])
+
+
+def missing(path: Path) -> list[str]:
+    """The modules that a page needs and that are not installed."""
+    named = re.findall(r"^<!-- needs: (.*) -->$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return [name for name in ", ".join(named).split(", ") if name and find_spec(name) is None]
 
 
 def run(path: Path, folder: Path) -> str:
@@ -70,6 +78,9 @@ def _done(command: list[str], folder: Path, status: int) -> str:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or guides():
+        if absent := missing(guides()[name]):
+            print(f"{name}: not run, it needs {', '.join(absent)}")
+            continue
         with tempfile.TemporaryDirectory() as folder:
             line = run(guides()[name], Path(folder))
         rewrite(guides()[name], "measured", line)

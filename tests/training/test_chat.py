@@ -171,7 +171,7 @@ def test_unknown_pieces_are_those_of_the_rendered_conversation(run: Run) -> None
 
 
 @pytest.mark.full
-def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
+def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     layer = {"residual": "pre_norm", "feedforward": {"type": "mlp", "d_ff": 8, "activation": "gelu_tanh"}}
     changed = {f"model.layer.{name}": value for name, value in layer.items()} | {"model.position": "learned"}
     own = trained(recipe(tmp_path, {**changed, "train.samples": 0}, metrics=["exact_match"]), tmp_path / "own")
@@ -195,6 +195,12 @@ def test_an_imported_run_chats_when_asked(run: Run, tmp_path: Path) -> None:
     command = ["generate", str(tmp_path / "back"), "say cat and dog", "--max-new-tokens", "4"]
     printed = CliRunner().invoke(main, [*command, "--chat"])
     assert printed.exit_code == 0 and printed.stdout == reply + "\n"
+    for template, warns in ((None, True), (back.chat_template, False)):
+        caplog.clear()
+        objective = {"type": "chat", "template": template}
+        more = {"objective": objective, "train.init_from": str(back.folder), "train.samples": 0}
+        trained(recipe(tmp_path, changed | more, steps=1), tmp_path / f"warns-{warns}")
+        assert ("not with the chat template of" in caplog.text) is warns
 
 
 @pytest.mark.full

@@ -34,12 +34,14 @@ from tfkit.recipe.settings.agreement import CORPORA
 from tfkit.recipe.settings.sections import TOKENIZER, Data, Train
 from tfkit.runs.folder import RunFolder
 from tfkit.runs.history import check_memory, choose_device, describe, describe_products
+from tfkit.runs.kept import KEPT, kept_templates
 from tfkit.runs.record import Hashes, example_hashes
 from tfkit.training.adapter import Adaptation
 from tfkit.training.distillation import Distillation
 from tfkit.training.feed import VALID, Feed
 from tfkit.training.initial import fill_vectors, freeze, layer_faults, start_from
 from tfkit.training.objective import Objective
+from tfkit.training.objective.rows import logger
 from tfkit.training.processes import parts_of
 from tfkit.training.progress import Reporter
 from tfkit.training.scoring import rehearse
@@ -270,6 +272,10 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
     if initial and source is not None and RunFolder(Path(source.run)).holds_quantized:
         text = f"{source.run} contains quantized weights, which cannot be trained; use the original run"
         raise RecipeError([recipe.fault("train.init_from", text)])
+    ours = getattr(recipe.objective, "template", "") is None  # of objective: chat
+    if initial and source is not None and ours and kept_templates(Path(source.run)):
+        text = "messages are written in tfkit's format, not with the chat template of"
+        logger.warning("objective.template is not set: %s %s; set it to that text", text, Path(source.run) / KEPT)
 
 
 def _fitted(recipe: Recipe, data: Data, objective: Objective, split: Split) -> Tokenizer:
