@@ -3,10 +3,12 @@
 `python -m tests.guides [NAME ...]` runs guides and writes the seconds and megabytes between their `measured` marks.
 A guide with these marks is run whole by a slow test; its `session` blocks are commands of a shell.
 `<!-- needs: NAME, NAME -->` names modules beyond the extra `test`; without them the page is skipped, by name.
+`python -m tests.guides --notebook` writes `start.ipynb` from the page, `--notebook --run` executes it as well.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -18,9 +20,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from tfkit.core.errors import installing
+
 from .documents import BLOCK, KINDS, ROOT, Block, rewrite
 
 FOLDER = ROOT / "recipes" / "guides"
+NOTEBOOK = FOLDER / "start.ipynb"
 MEASURED = "<!-- measured -->\n"
 SHELL = f'tfkit() {{ "{sys.executable}" -m tfkit "$@"; }}; python() {{ "{sys.executable}" "$@"; }}\nset -e\n'
 
@@ -60,8 +65,7 @@ def run(path: Path, folder: Path) -> str:
             if shown != expected:
                 raise GuideFailed(f"{block.label}: printed {shown}, the page says {expected}")
         elif block.what in ("run", "session"):
-            commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block.text, re.MULTILINE)
-            _done(["bash", "-c", SHELL + "\n".join(commands)], folder, int(block.value or 0))
+            _done(["bash", "-c", SHELL + "\n".join(_commands(block.text))], folder, int(block.value or 0))
     seconds = time.perf_counter() - start
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     cores = f"{seconds:,.0f} seconds on {os.cpu_count()} CPU cores"
@@ -76,8 +80,65 @@ def _done(command: list[str], folder: Path, status: int) -> str:
     return done.stdout
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:] or guides():
+def _commands(text: str) -> list[str]:
+    return re.findall(r"^\$ ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+
+
+def notebook(path: Path) -> str:
+    """A page as a notebook: its text, its files as `%%writefile`, its commands with `!`, and its code; no outputs."""
+    text, _, after = path.read_text(encoding="utf-8").partition(MEASURED)
+    cells, end = list[tuple[str, str]](), 0
+    for match in BLOCK.finditer(text):
+        what, value, own = match["what"], match["value"], match["text"].rstrip()
+        code = {
+            "file": f"%%writefile {value}\n{own}",
+            "python": own,
+            **dict.fromkeys(("run", "session"), "\n".join(f"!{one}" for one in _commands(own)).replace("\\\n", "")),
+        }.get(what)
+        if code is not None:
+            cells += [("markdown", text[end : match.start()]), ("code", code)]
+            end = match.end()
+    cells.append(("markdown", text[end:] + after.partition("<!-- end of measured -->")[2]))
+    rows = [(kind, re.sub("<!--.*?-->\n?", "", own).strip()) for kind, own in cells]
+    found = [
+        {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": own.splitlines(keepends=True)}
+        | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+        for number, (kind, own) in enumerate((row for row in rows if row[1]), 1)
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    data = {"cells": found, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(data, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def execute(text: str, folder: Path) -> None:
+    """Execute a notebook in a folder; raises an error of nbclient for a cell or a command that fails."""
+    import nbclient
+    import nbformat
+
+    made = nbformat.reads(text, 4)
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.source = re.sub("^(!.*)$", r"\1\nassert _exit_code == 0", cell.source, flags=re.MULTILINE)
+    (folder / ".bin").mkdir()
+    (folder / ".bin" / "tfkit").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tfkit "$@"\n', encoding="utf-8")
+    (folder / ".bin" / "tfkit").chmod(0o755)
+    path = f"{folder / '.bin'}{os.pathsep}{os.environ['PATH']}"
+    client = nbclient.NotebookClient(made, timeout=1200, resources={"metadata": {"path": str(folder)}})
+    client.execute(env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "100"})
+
+
+def main(words: list[str]) -> int:
+    """Measure guides, or write and execute the notebook; returns the exit status."""
+    if words[:1] == ["--notebook"]:
+        NOTEBOOK.write_text(notebook(guides()[NOTEBOOK.stem]), encoding="utf-8")
+        if words[1:] == ["--run"]:
+            if absent := [name for name in ("nbclient", "ipykernel") if find_spec(name) is None]:
+                print(f"a notebook needs {', '.join(absent)}: {installing('notebook')}", file=sys.stderr)
+                return 2
+            with tempfile.TemporaryDirectory() as folder:
+                execute(NOTEBOOK.read_text(encoding="utf-8"), Path(folder))
+        return 0
+    for name in words or guides():
         if absent := missing(guides()[name]):
             print(f"{name}: not run, it needs {', '.join(absent)}")
             continue
@@ -85,3 +146,8 @@ if __name__ == "__main__":
             line = run(guides()[name], Path(folder))
         rewrite(guides()[name], "measured", line)
         print(f"{name}: {line}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

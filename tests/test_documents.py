@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Collection
@@ -97,6 +98,21 @@ def test_a_guide_does_what_it_says(name, tmp_path):
     if absent := guides.missing(guides.guides()[name]):
         pytest.skip(f"{name} needs {', '.join(absent)}")
     assert guides.run(guides.guides()[name], tmp_path)
+
+
+def test_the_notebook_is_the_page():
+    made = guides.notebook(guides.guides()["start"])
+    assert guides.NOTEBOOK.read_text("utf-8") == made, "write it with: python -m tests.guides --notebook"
+    cells = json.loads(made)["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert "!tfkit train" in code and "%%writefile" in code and "<!--" not in made and len(cells) > 8
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path):
+    if guides.needs():
+        pytest.skip(guides.needs())
+    guides.execute(guides.NOTEBOOK.read_text("utf-8"), tmp_path)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from typing import Any
 
 from tfkit.recipe.text.node import inline
 from tfkit.reports.formats import markdown, markdown_table
+from tfkit.studies.again import read_rows, results_in
 from tfkit.studies.arms import Arm, StudySource, arms_of, study_of
 from tfkit.studies.design_section import BASELINE, parts_of
 from tfkit.studies.plan import CONFIRM, EXACT, SCREEN, DesignPlan
 from tfkit.studies.report import CLAIM_COLUMNS, COLUMNS, StudyReport
-from tfkit.studies.results import CHANGED, EARLY, ArmResult, Cell, Results, StudyContext, results_of
+from tfkit.studies.results import CHANGED, EARLY, ArmResult, Results, StudyContext, results_of
 from tfkit.studies.settings import STEPS, rises, tuned_by
 
 from ..documents import ROOT, between, rewrite
@@ -39,7 +39,6 @@ TEXTBOOK = {  # what textbooks say: study and number of the claim
 }
 BECAME = {"held": "holds here", "not held": "does not hold here", "open": "open"}
 SHOWN = ("arm", "n", "mean", "sd", "difference", "p", "verdict")
-END = ".examples"
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,9 @@ class Shipped:
     folder: Path = FOLDER
 
     @cached_property
-    def lines(self) -> list[dict[str, str]]:
+    def lines(self) -> list[dict[str, Any]]:
         """The rows of the csv."""
-        with (self.folder / f"{self.name}.csv").open(encoding="utf-8", newline="") as file:
-            return [{key: value.removeprefix("'") for key, value in row.items()} for row in csv.DictReader(file)]
+        return read_rows(self.folder / f"{self.name}.csv")
 
     @cached_property
     def findings(self) -> list[dict[str, Any]]:
@@ -76,7 +74,8 @@ class Shipped:
         else:
             planned = [Arm(name) for name in found]
         steps = {size: int(values.get(STEPS, recipe.train.steps or 0)) for size, values in study.at_sizes.items()}
-        arms = [self._arm(arm.name, arm.same_as, arm.size, steps[arm.size]) for arm in planned]
+        known = {arm.name: arm for arm in results_in(self.lines)}
+        arms = [self._arm(known[arm.same_as or arm.name], arm, steps[arm.size]) for arm in planned]
         design = None
         if study.design is not None:
             arms = [arms[0], *map(_in_stage, arms[1:])]
@@ -94,45 +93,15 @@ class Shipped:
         )
         return results_of(context, arms, study.names, rising, design)
 
-    def _arm(self, name: str, same_as: str, size: str, steps: int) -> ArmResult:
-        runs: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in self.lines:
-            if row["variant"] == (same_as or name):
-                run = runs.setdefault((row["run"], row["seed"]), {**row, "scores": {}, "lost": [], "examples": {}})
-                if row["measure"].endswith(END):
-                    run["examples"][row["measure"].removesuffix(END)] = int(row["value"])
-                elif row["measure"] and row["value"]:
-                    run["scores"][row["measure"]] = float(row["value"])
-                elif row["measure"]:
-                    run["lost"].append(row["measure"])
-        last = max(reversed(runs.values()), key=lambda run: len(run["scores"]))  # tuning runs have one score
-        tries = tuple(
-            _cell(run) for run in runs.values() if run["tuned"] and run["seed"] == next(iter(runs.values()))["seed"]
-        )
-        cells = tuple(_cell(run) for run in runs.values() if run["tuned"] == last["tuned"])
-        tried = {key: list(dict.fromkeys(cell.tuned[key] for cell in tries)) for key in (*cells[0].tuned,) if tries}
-        costs = {name: int(value) for cell in cells for name, value in cell.scores.items() if name in EXACT}
-        early = any(EARLY in row["verdict"] and name in (row["variant"], row["against"]) for row in self.findings)
-        return ArmResult(
-            *(name, cells, "", same_as, {}, cells[0].tuned),
-            *(costs.get(cost, 0) for cost in EXACT),
-            *(size, early, tried, steps),
-            tries=tries,
-        )
+    def _arm(self, arm: ArmResult, of: Arm, steps: int) -> ArmResult:
+        early = any(EARLY in row["verdict"] and of.name in (row["variant"], row["against"]) for row in self.findings)
+        return replace(arm, name=of.name, same_as=of.same_as, size=of.size, early=early, steps=steps)
 
 
 def _in_stage(arm: ArmResult) -> ArmResult:
     """A cell of a design with its options and stage."""
     options, _, stage = arm.name.partition("@")
     return replace(arm, options=() if options == BASELINE else parts_of(options), stage=stage or SCREEN)
-
-
-def _cell(run: dict[str, Any]) -> Cell:
-    pairs = [pair.split("=", 1) for pair in re.split(r" (?=[\w.]+=)", run["tuned"]) if pair]
-    values = {key: float(text) if re.fullmatch(r"[-+.e\d]+", text) else text for key, text in pairs}
-    return Cell(
-        *(int(run["seed"]), run["state"], run["run"], run["scores"], (), run["examples"], run["lost"]), tuned=values
-    )
 
 
 def shipped(folder: Path = FOLDER) -> list[Shipped]:

@@ -216,6 +216,7 @@ def test_other_recipes_and_data_are_told(copy: Path) -> None:
 
 def test_invalid_input_is_one_line_before_the_first_run(copy: Path) -> None:
     kept = {name: (copy / name).read_text() for name in ("small.csv", "small.jsonl")}
+    lines = kept["small.csv"].splitlines(keepends=True)
     cases: list[tuple[list[object], dict[str, str | None], str]] = [
         (
             [],
@@ -227,20 +228,20 @@ def test_invalid_input_is_one_line_before_the_first_run(copy: Path) -> None:
         (["--claims", "1,x"], {}, "--claims '1,x': not among the 3 findings"),
         (["--claims", ""], {}, "--claims '': not among the 3 findings"),
         (["--runs", 1], {}, "expected a whole number from 2 to 1,000, got '1'"),
-        ([], {"small.csv": "variant,seed\nwide,0\n"}, "small.csv:2: is no row of this study's results.csv"),
-        ([], {"small.csv": "other"}, "small.csv:2: is no row of this study's results.csv"),
-        ([], {"small.csv": "cut"}, "is no row of this study's results.csv"),
+        (
+            [],
+            {"small.csv": "variant,seed\nwide,0\n"},
+            "small.csv:1: is not the results.csv of a study, which begins with",
+        ),
+        ([], {"small.csv": "other"}, "small.csv:2: 'else' is no variant of this study"),
+        ([], {"small.csv": "cut"}, "is no row of results.csv, whose seed and value are numbers"),
         ([], {"small.csv": "first"}, "small.csv: 'baseline' has no values that were trained with several seeds"),
-        ([], {"small.csv": ""}, "the results of the study have no runs of 'baseline'"),
+        ([], {"small.csv": lines[0]}, "the results of the study have no runs of 'baseline'"),
         ([], {"small.csv": "key"}, "small.csv: 'baseline' has other values than those of study.tune: model.d_model="),
         ([], {"small.csv": "none"}, "small.csv: 'baseline' has other values than those of study.tune: none"),
         ([], {"small.jsonl": re.sub('"effect": [^,]+', '"effect": NaN', kept["small.jsonl"])}, "small.jsonl:1: is no"),
         ([], {"small.jsonl": "{}\n"}, "small.jsonl:1: is no finding of this study"),
-        (
-            [],
-            {"small.csv": "variant,seed\n" + "x" * 200_000 + "\n"},
-            "small.csv:1: is no row of this study's results.csv",
-        ),
+        ([], {"small.csv": lines[0] + "x" * 200_000 + "\n"}, "small.csv:1: is no row of results.csv"),
         (
             [],
             {"small.jsonl": kept["small.jsonl"].replace("wide", "else")},
@@ -249,7 +250,6 @@ def test_invalid_input_is_one_line_before_the_first_run(copy: Path) -> None:
         ([], {"small.jsonl": "[" * 100_000}, "small.jsonl:1: is no finding of this study"),
         ([], {"small.jsonl": ""}, "--claims 'all': not among the 0 findings next to the study"),
     ]
-    lines = kept["small.csv"].splitlines(keepends=True)
     texts = {"other": kept["small.csv"].replace("baseline", "else"), "cut": "".join(lines[:5]) + lines[5][:12]}
     texts |= {name: re.sub(f"{RATE}=[0-9.]+", new, kept["small.csv"]) for name, new in OTHER.items()}
     texts["first"] = "".join(line for line in lines if line.split(",")[1] != "1")

@@ -165,17 +165,20 @@ def compare_command(
     imports: tuple[str, ...],
     trust: bool,
 ) -> None:
-    """Compare each RUN with the first one, or the runs in the folder of a study.
+    """Compare each RUN with the first one, the runs in the folder of a study, or several results.csv as one study.
 
     Runs whose recipes differ only in the seed count as one variant. Exit status 1: runs were altered, or a claim did
     not hold.
     """
+    from tfkit.studies.again import joined_report
     from tfkit.studies.compare import print_results, runs_report, study_report
     from tfkit.studies.plan import PLAN
     from tfkit.studies.plan_file import read_plan
     from tfkit.studies.report import check_packages
 
-    if len(runs) == 1:
+    if any(run.is_file() or run.suffix == ".csv" for run in runs):
+        report = joined_report(runs, measures)
+    elif len(runs) == 1:
         if not (runs[0] / PLAN).is_file():
             raise UsageError(f"{runs[0]}: is not the folder of a study; pass one, or several runs to compare")
         if measures:

@@ -1,4 +1,4 @@
-"""A study done again: its findings tested by fresh runs, its runs evaluated again from their weights."""
+"""Results read again: findings tested by fresh runs, several results.csv judged as one study, runs evaluated again."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import csv
 import json
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from tfkit.core.bounds import SEEDS, JsonObject
 from tfkit.core.errors import Place, RunError, UsageError
 from tfkit.core.output import json_line
+from tfkit.core.registry import REGISTRY
 from tfkit.recipe.load import Recipe
 from tfkit.recipe.settings.sections import Train
 from tfkit.recipe.text.source import parse_value
@@ -27,11 +30,11 @@ from tfkit.studies.arms import Arm, StudySource, study_of
 from tfkit.studies.board import Board
 from tfkit.studies.compare import study_report
 from tfkit.studies.design_section import BASELINE
-from tfkit.studies.findings import FINDINGS, HEADS, LINES, findings
-from tfkit.studies.plan import Plan, identity
+from tfkit.studies.findings import END, FINDINGS, HEADS, LINES, findings
+from tfkit.studies.plan import EXACT, Plan, identity
 from tfkit.studies.plan_file import read_plan
 from tfkit.studies.report import StudyReport
-from tfkit.studies.results import REFUTED, WITHOUT, ClaimResult, StudyContext, results_of
+from tfkit.studies.results import REFUTED, WITHOUT, ArmResult, Cell, ClaimResult, StudyContext, results_of
 from tfkit.studies.run_list import scores_of
 from tfkit.studies.settings import GENERATION_RATE, PaperClaim, Study, arms_in, at_size, rises
 from tfkit.studies.statistics import LEVEL, POWER, Comparison, power
@@ -39,6 +42,8 @@ from tfkit.studies.wording import difference
 
 FINAL = REPLICATED, REVERSED, MISSED = "replicated", *REFUTED[1:]
 CLOSE = 1e-4  # relative difference of scores that count as equal
+APART = "other baseline scores"  # reservation about verdicts
+Rows = Sequence[Mapping[str, Any]]  # of results.csv
 Finding = tuple[JsonObject, ClaimResult]  # a row of findings.jsonl, and what it says
 
 
@@ -123,10 +128,9 @@ def judged(reported: ClaimResult, now: Comparison, odds: float) -> str:
     return MISSED if odds >= POWER and not (now.low or 0.0) <= effect <= (now.high or 0.0) else "cannot tell"
 
 
-def _text(file: Path, name: str) -> str:
+def _check_there(file: Path, name: str) -> None:
     if not file.is_file():
         raise UsageError(f"{file}: is missing, the results to reproduce: cp studies/{file.stem}/{name} {file}")
-    return read_text(file, None)
 
 
 def _tuned(file: Path, arms: set[str], study: Study) -> tuple[dict[str, JsonObject], set[int]]:
@@ -135,31 +139,114 @@ def _tuned(file: Path, arms: set[str], study: Study) -> tuple[dict[str, JsonObje
     In a design they are the baseline's, which the screen has too.
     """
     seeds: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    tuned, number = dict[str, JsonObject](), 1
-    try:
-        for row in csv.DictReader(_text(file, LINES).splitlines()):
-            name, number = row["variant"].removeprefix("'"), number + 1  # ': before what looks like a formula
-            is_known = name in arms or (study.design and {*name.partition("@")[0].split("+")} <= arms)
-            if [*row] != HEADS or None in row.values() or not is_known:
-                raise KeyError
-            seeds["" if study.design else name][row["tuned"]].add(int(row["seed"]))
-    except (KeyError, ValueError, AttributeError, csv.Error):
-        raise RunError(f"{file}:{number}: is no row of this study's results.csv, with {', '.join(HEADS)}") from None
+    tuned = dict[str, JsonObject]()
+    _check_there(file, LINES)
+    for row in read_rows(file):
+        name = row["variant"]
+        if name not in arms and not (study.design and {*name.partition("@")[0].split("+")} <= arms):
+            raise RunError(f"{file}:{row['line']}: '{name}' is no variant of this study")
+        seeds["" if study.design else name][row["tuned"]].add(row["seed"])
     for name, tried in seeds.items():
         text = max(tried, key=lambda one: len(tried[one]))
         if len(tried[text]) == 1 < len(tried):
             raise RunError(f"{file}: '{name}' has no values that were trained with several seeds")
-        pairs = re.findall(r"(\S+?)=(.*?)(?= \S+=|$)", text)
-        if {key for key, _ in pairs} != study.tune.keys():
+        values = _values(text)
+        if values.keys() != study.tune.keys():
             raise RunError(f"{file}: '{name or BASELINE}' has other values than those of study.tune: {text or 'none'}")
-        values = {key: parse_value(value, Place(str(file)), key)[0].plain() for key, value in pairs}
         tuned |= dict.fromkeys([name] if name else arms, values)
     return tuned, {seed for tried in seeds.values() for own in tried.values() for seed in own}
 
 
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Parse results.csv; rows have their `line`, and inf as a lost value. Raise RunError if it is another file."""
+    reader, rows, line = csv.reader(read_text(file, None).splitlines(), strict=True), list[dict[str, Any]](), 1
+    try:
+        if next(reader, []) != HEADS:
+            raise RunError(f"{file}:1: is not the results.csv of a study, which begins with {','.join(HEADS)}")
+        for line, cells in enumerate(reader, 2):
+            row = dict(zip(HEADS, (cell.removeprefix("'") for cell in cells), strict=True))  # ': before a formula
+            value = float(row["value"] or "inf")
+            rows.append({**row, "seed": int(row["seed"]), "value": value, "line": line})
+            if math.isfinite(value) == (not row["value"]):
+                raise ValueError
+    except (ValueError, csv.Error):
+        raise RunError(f"{file}:{line}: is no row of results.csv, whose seed and value are numbers") from None
+    return rows
+
+
+def _values(text: str) -> JsonObject:
+    """Parse the tuned values of a row."""
+    pairs = re.findall(r"(\S+?)=(.*?)(?= \S+=|$)", text)
+    return {key: parse_value(value, Place(LINES), key)[0].plain() for key, value in pairs}
+
+
+def results_in(rows: Iterable[Mapping[str, Any]]) -> Iterator[ArmResult]:
+    """Yield the arms of results.csv. Tuning runs, on the first seed, have one score."""
+    by_run: dict[str, dict[tuple[str, int], list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        by_run[row["variant"]][row["run"], row["seed"]].append(row)
+    for name, runs in by_run.items():
+        cells = list[Cell]()
+        for (run, seed), own in runs.items():
+            known = {row["measure"]: row["value"] for row in own if row["measure"]}
+            sizes = {key.removesuffix(END): int(known.pop(key)) for key in [*known] if key.endswith(END)}
+            lost = [key for key in [*known] if known[key] == math.inf and known.pop(key)]
+            cells.append(Cell(seed, own[0]["state"], run, known, (), sizes, lost, tuned=_values(own[0]["tuned"])))
+        tuned = max(reversed(cells), key=lambda cell: len(cell.scores)).tuned
+        tries = tuple(cell for cell in cells if cell.tuned and cell.seed == cells[0].seed)
+        tried = {key: list(dict.fromkeys(cell.tuned[key] for cell in tries)) for key in tuned}
+        final = tuple(cell for cell in cells if cell.tuned == tuned)
+        exact: Any = {key: int(value) for cell in final for key, value in cell.scores.items() if key in EXACT}
+        yield ArmResult(name, final, tuned=tuned, tried=tried, tries=tries, **exact)
+
+
+def joined_report(files: Sequence[Path], measure: Sequence[str]) -> StudyReport:
+    """Return a report on the results.csv of several studies as if they were one. Raise UsageError if they disagree."""
+    read, first = {file: read_rows(file) for file in files}, files[0]
+    for one, other in combinations(files, 2):
+        if read[one] == read[other]:
+            raise UsageError(f"{other}: has the same runs as {one}; pass one of them")
+    arms = {file: list(results_in(rows)) for file, rows in read.items()}
+    base, counts = next(iter(arms[first]), ArmResult("", ())), Counter(arm.name for own in arms.values() for arm in own)
+    for file, own in arms.items():
+        if len(files) < 2 or own[:1] == own or own[0].name != base.name or any("@" in arm.name for arm in own):
+            raise UsageError(f"{file}: pass several files, each with the same baseline, then variants, all of one size")
+    metrics = REGISTRY.names("metric")
+    named = re.compile(rf"\w+$|probe|generation|.*[.](loss|{'|'.join(metrics)})")  # measures of known direction
+    known = list(dict.fromkeys(name for cell in base.cells for name in cell.scores if named.match(name)))
+    if lacking := [name for name in measure if name not in known] or ["scores"] * (not known):
+        raise UsageError(f"{first}: '{base.name}' has no {lacking[0]}; it has {', '.join(known) or 'lost runs alone'}")
+    train = Train.model_validate({"metrics": [{"type": name, "by": "any"} for name in metrics]})
+    chosen, joined = measure or known[:1], [base]
+    rising = [name for name in chosen if rises(re.sub(r"rouge_\d", "rouge", name), train)]
+    for file, own in arms.items():
+        mark = _apart(base, chosen, first, read[first], file, read[file])
+        names = [f"{arm.name} ({file})" if counts[arm.name] > 1 else arm.name for arm in own]
+        joined += [replace(arm, name=name, mark=mark) for arm, name in zip(own, names, strict=True)][1:]
+    return StudyReport(results_of(StudyContext("comparison", planned=True, tune=base.tried), joined, chosen, rising))
+
+
+def _apart(base: ArmResult, measure: Sequence[str], first: Path, rows: Rows, file: Path, own: Rows) -> str:
+    """Return a reservation if the baseline's scores are others. Raise UsageError if they differ more than its seeds."""
+    known, found = (
+        {(row["seed"], row["tuned"], row["measure"]): row for row in lines if row["variant"] == base.name}
+        for lines in (rows, own)
+    )
+    mark, spreads = "", {name: base.spread(name) for name in measure if "." in name}
+    for key in [key for key in {**known, **found} if key[2] in ("", *measure)]:
+        there, here = (lines.get(key, {"value": math.nan, "line": 2}) for lines in (known, found))
+        a, b, spread = here["value"], there["value"], spreads.get(key[2])
+        if a != b and not abs(a - b) <= (spread.most - spread.least if spread else math.inf):
+            text = f"{file}:{here['line']}: {base.name}, seed {key[0]}: {key[2] or 'state'} {a:g}"
+            raise UsageError(f"{text}, in {first}:{there['line']} {b:g}: other runs, steps or data")
+        mark = APART if abs(a - b) > CLOSE * abs(b) else mark
+    return mark
+
+
 def _findings(file: Path, arms: set[str], study: Study, train: Train) -> Iterator[Finding]:
     """Parse findings.jsonl, without the options of a design that its screen did not choose."""
-    for number, line in enumerate(_text(file, FINDINGS).splitlines(), 1):
+    _check_there(file, FINDINGS)
+    for number, line in enumerate(read_text(file, None).splitlines(), 1):
         try:
             row = json.loads(line)
             sides = [BASELINE if one == WITHOUT else one for one in (row["variant"], row["against"])]

@@ -16,7 +16,7 @@ from tfkit.studies.statistics import Comparison
 from tfkit.studies.wording import difference
 
 FINDINGS, LINES = "findings.jsonl", "results.csv"
-HEADS = ["variant", "seed", "state", "run", "tuned", "measure", "value"]
+HEADS, END = ["variant", "seed", "state", "run", "tuned", "measure", "value"], ".examples"
 UNITS = {"tokens_per_second": "tokens per second", "seconds": "seconds", "peak_memory": "bytes"}
 LOSSES = {"classification": "nats per example", "regression": ""}  # by objective; of the others: nats per token
 
@@ -31,7 +31,7 @@ def run_lines(results: Results) -> Iterator[list[object]]:
     for arm in results.own:
         first = next((cell for cell in arm.cells if cell.state == "done"), None)
         for cell in {(cell.folder, cell.seed): cell for cell in (*arm.tries, *arm.cells)}.values():
-            examples = {f"{name}.examples": count for name, count in cell.examples.items() if name in judged}
+            examples = {f"{name}{END}": count for name, count in cell.examples.items() if name in judged}
             names = [*noisy, *(EXACT if cell is first else ()), *examples] if cell in arm.cells else [results.tuned_by]
             known = {**examples, **cell.scores, **dict.fromkeys(cell.lost, "")} if cell.state == "done" else {}
             head = [arm.name, cell.seed, cell.state, cell.folder, " ".join(texts_of(cell.tuned))]

@@ -72,6 +72,7 @@ class ArmResult:
     stage: str = ""  # of a design's cell: screen or confirm
     options: tuple[str, ...] = ()  # of a design's cell
     tries: tuple[Cell, ...] = ()  # tuning runs
+    mark: str = ""  # reservation about its verdicts
 
     @property
     def place(self) -> str:
@@ -354,6 +355,7 @@ def _marks(one: Comparison, context: StudyContext, sides: Sequence[ArmResult]) -
     """Yield the reservations about a verdict."""
     yield from [CHANGED] * bool(context.changed)
     yield from [EARLY] * any(arm.early for arm in sides)
+    yield from dict.fromkeys(arm.mark for arm in sides if arm.mark)
     if context.planned and one.verdict != "open":
         yield from [EDGE if context.tune else UNTUNED] * (not context.tune or any(arm.edge for arm in sides))
 
