@@ -62,8 +62,10 @@ def _model(name: str, recipe: str, proof: Proof) -> str:
 
 
 def _proven(proof: Proof) -> str:
-    tried = f", tried with {proof.tried}" if proof.tried else ""
-    return f"{proof.against}{tried}: [{escaped(proof.file)}](../../{proof.file}), [how](../README.md)."
+    against = f"transformers' {proof.against}" if proof.tried else proof.against
+    tried = f", both with the same random weights ({proof.tried} of the family)" if proof.tried else ""
+    where = f"[{escaped(proof.file)}](../../{proof.file}); [how](../../tfkit/interop/README.md)"
+    return f"The outputs are compared with those of {against}{tried}: {where}."
 
 
 def _printed(*words: str) -> str:
@@ -111,7 +113,7 @@ def api() -> str:
         lines += [
             "",
             f".. auto{kind}:: tfkit.{name}",
-            *["   :members:", "   :exclude-members: Config"] * (kind == "class"),
+            *["   :members:", "   :exclude-members: Config, model_config"] * (kind == "class"),
         ]
     return "\n".join([*lines, "```", ""])
 

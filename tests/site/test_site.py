@@ -12,7 +12,7 @@ import pytest
 
 from ..documents import ROOT
 from . import __main__ as site
-from .look import look, questions
+from .look import Look, browser, look, questions, served
 from .pages import Pages, UsageError, repository
 
 BUILT = pytest.mark.skipif(
@@ -95,6 +95,31 @@ def test_the_site_builds_without_a_warning_and_each_page_has_a_twin(built: Path)
     assert models <= {page.name for page in pages if page.parent.name == "models"}
     lost = [question.ask for question in questions() if not any((built / page).exists() for page in question.pages)]
     assert not lost and len(questions()) == 40
+
+
+@pytest.mark.slow
+def test_a_look_finds_faults(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<!doctype html><title>t</title><link rel="icon" href="data:,"><body style="background: #fff"><main>'
+        '<div style="width: 3000px">wide</div></main><script>console.log("said")</script><img src="none.png">'
+        '<img src="http://127.0.0.2:9/x.png"><a href="none.html">a</a><a href="#none">b</a><a href="#">c</a>',
+        encoding="utf-8",
+    )
+    with served(tmp_path) as root:
+        try:
+            with browser() as chromium:
+                sight = Look(tmp_path, root, chromium)
+                sight.all()
+        except UsageError as error:
+            pytest.skip(str(error))
+    found = "\n".join(sight.faults)
+    for fault in (
+        "1280 pixels, light: 1728 pixels too wide; cut: ['DIV wide']", "390 pixels, dark: the background is light",
+        "console: said", "404: ", "asks the network for http://127.0.0.2:9/x.png", "failed: http://127.0.0.2:9/x.png",
+        "index.html links to none.html, which", "index.html links to index.html#none, which",
+    ):  # fmt: skip
+        assert fault in found, found
+    assert found.count("links to") == 2
 
 
 @pytest.mark.slow
