@@ -101,7 +101,7 @@ class Look:
         self.page.on("console", lambda message: self.fault(f"console: {message.text}"))
         self.page.on("pageerror", lambda error: self.fault(f"error: {error}"))
         self.page.on("request", lambda request: self.request(request.url))
-        self.page.on("requestfailed", lambda request: self.fault(f"failed: {request.url}"))
+        self.page.on("requestfailed", lambda request: self.failed(request.url, request.failure))
         self.page.on("response", lambda answer: answer.status < 400 or self.fault(f"{answer.status}: {answer.url}"))
 
     def fault(self, text: str) -> None:
@@ -110,6 +110,10 @@ class Look:
     def request(self, url: str) -> None:
         if not url.startswith((self.root, "data:", "blob:")):
             self.fault(f"asks the network for {url}")
+
+    def failed(self, url: str, why: str) -> None:
+        if "ERR_ABORTED" not in why:  # the summaries of results that the next search does not wait for
+            self.fault(f"failed: {url}")
 
     def all(self) -> None:
         """Open every page, then follow every link."""

@@ -52,7 +52,7 @@ def _model(name: str, recipe: str, proof: Proof) -> str:
     words = [line.removeprefix("#").strip() for line in head[0].splitlines()] if head else []
     published = COUNTS[name]
     lines = ["---", "orphan: true", "---", f"# {name}", "", *(f"- {escaped(line)}" for line in words), ""]
-    lines += ["## Drawing", "", f"[![The layers of {name}]({name}.drawing.svg)](copy:{name}.drawing.svg)", ""]
+    lines += ["## Drawing", "", f"[![The layers of {name}]({name}.drawing.svg)]({name}.drawing.svg)", ""]
     lines += ["## Proven against", "", _proven(proof), ""]
     lines += ["## Recipe", "", *fenced(recipe.removeprefix(head[0] if head else ""), "yaml"), ""]
     says = f"{published.source} says {published.published}" if published.published else published.source

@@ -71,7 +71,8 @@ class Pages:
         if path.endswith(".html"):
             here = f"{COPIES}/{path}"
             lead = functools.partial(self._lead, path, here)
-            content = HREF.sub(lead, content.decode("utf-8")).encode()
+            icon = f'<link rel="icon" href="{"../" * here.count("/")}_static/icon.svg">'
+            content = HREF.sub(lead, content.decode("utf-8")).replace("<head>", f"<head>\n{icon}", 1).encode()
         _write(out / COPIES / path, content)
         if not made.exists():
             _write(made, content)
