@@ -32,9 +32,11 @@ STATE = """() => {
     if (box.width > 1 && (box.right > wide + 1 || box.left < -1) && !scrolls(e.parentElement) && !fixed(e))
       cut.push(e.tagName + ' ' + e.textContent.trim().slice(0, 40));
   }
+  const canvas = /dark/.test(getComputedStyle(document.documentElement).colorScheme)
+    && matchMedia('(prefers-color-scheme: dark)').matches;
   const rgb = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
   return {wide: document.documentElement.scrollWidth - innerWidth, cut: cut.slice(0, 3),
-          dark: rgb[0] + rgb[1] + rgb[2] < 200 && rgb[3] !== 0};
+          dark: rgb[3] === 0 ? canvas : rgb[0] + rgb[1] + rgb[2] < 200};
 }"""
 LINKS = """() => ({
   ids: [...document.querySelectorAll('[id],a[name]')].map(e => e.id || e.name),
@@ -137,7 +139,7 @@ class Look:
         state = self.page.evaluate(STATE)
         if state["wide"] > 0 or state["cut"]:
             self.fault(f"{where}: {state['wide']} pixels too wide; cut: {state['cut']}")
-        if state["dark"] != dark and not self.name.endswith("gallery.html"):
+        if state["dark"] != dark:
             self.fault(f"{where}: the background is {'dark' if state['dark'] else 'light'}")
 
     def follow(self, name: str, link: str) -> None:

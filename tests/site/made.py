@@ -25,7 +25,7 @@ SUBJECTS = Path(__file__).with_name("subjects.yaml")
 HEADER = re.compile(r"\A(?:#.*\n)+")
 MENUS = {  # caption of the menu: pages, by their paths in the repository or by patterns
     "Learn": ("recipes/README.md", "recipes/guides/README.md"),
-    "Look up": ("recipes/reference/README.md", "recipes/tasks/README.md", "commands/README.md", "api.md"),
+    "Look up": ("recipes/reference/README.md", "recipes/tasks/README.md", "commands/README.md", "api.md", "AGENTS.md"),
     "Evidence": ("recipes/studies/README.md", "recipes/models/README.md"),
     "Inside": ("tfkit/README.md", "tfkit/*/README.md", "tests/README.md", "CHANGELOG.md"),
 }

@@ -24,7 +24,7 @@ LINK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 GALLERY = "recipes/models/gallery.html"
-PAGES = ("README.md", "CHANGELOG.md", "recipes/*.md", "recipes/*/*.md", "tfkit/*.md", "tfkit/*/*.md", "tests/*.md")
+PAGES = ("*.md", "recipes/*.md", "recipes/*/*.md", "tfkit/*.md", "tfkit/*/*.md", "tests/*.md")
 COPIES = "files"  # folder of the site for files that are no pages
 HREF = re.compile(r'href="([^"#:][^":]*)"')
 COPIED = {".html", ".svg", ".png", ".ipynb", ".pdf"}

@@ -87,7 +87,8 @@ def test_the_site_builds_without_a_warning_and_each_page_has_a_twin(built: Path)
     shown = {page for page in pages if page.parts[0] not in ("files", "search", "genindex", "py-modindex")}
     assert {file.relative_to(built).with_suffix("") for file in twins} == shown
     for file in twins:
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", file.read_text("utf-8")):
+        text = re.sub(r"^(`{3,}).*?^\1$", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
             assert (file.parent / unquote(target)).exists(), f"{file}: {target}"
     listed = re.findall(r"\]\(([^)]+)\)", (built / "llms.txt").read_text("utf-8"))
     assert listed and all((built / unquote(name)).is_file() for name in listed)
