@@ -110,6 +110,12 @@ def notebook(path: Path) -> str:
     return json.dumps(data, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
+def needs() -> str:
+    """What to install to execute a notebook; empty if it is there."""
+    absent = [name for name in ("nbclient", "ipykernel") if find_spec(name) is None]
+    return f"a notebook needs the packages {', '.join(absent)}: {installing('notebook')}" if absent else ""
+
+
 def execute(text: str, folder: Path) -> None:
     """Execute a notebook in a folder; raises an error of nbclient for a cell or a command that fails."""
     import nbclient
@@ -132,8 +138,8 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--notebook"]:
         NOTEBOOK.write_text(notebook(guides()[NOTEBOOK.stem]), encoding="utf-8")
         if words[1:] == ["--run"]:
-            if absent := [name for name in ("nbclient", "ipykernel") if find_spec(name) is None]:
-                print(f"a notebook needs {', '.join(absent)}: {installing('notebook')}", file=sys.stderr)
+            if needs():
+                print(needs(), file=sys.stderr)
                 return 2
             with tempfile.TemporaryDirectory() as folder:
                 execute(NOTEBOOK.read_text(encoding="utf-8"), Path(folder))
