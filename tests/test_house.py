@@ -21,26 +21,26 @@ ROOMS = {
     "__init__.py": 73,
     "__main__.py": 5,
     "api.py": 201,
-    "cli": 3456,
+    "cli": 3735,
     "components": 5259,
-    "contracts": 4449,
-    "core": 3929,
+    "contracts": 4458,
+    "core": 3923,
     "data": 6582,
     "functional": 1864,
     "generation": 4543,
-    "interop": 12670,
+    "interop": 12675,
     "models": 2075,
     "plain": 2390,
-    "recipe": 7287,
-    "reports": 3732,
-    "run": 996,
-    "runs": 2772,
+    "recipe": 7289,
+    "reports": 3973,
+    "run": 1202,
+    "runs": 2688,
     "skeletons": 990,
     "storage": 910,
-    "studies": 5549,
-    "training": 9581,
+    "studies": 5496,
+    "training": 9603,
 }
-TESTS = 58_116
+TESTS = 59_677
 
 
 @cache
