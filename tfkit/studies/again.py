@@ -7,12 +7,11 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -43,7 +42,7 @@ from tfkit.studies.wording import difference
 FINAL = REPLICATED, REVERSED, MISSED = "replicated", *REFUTED[1:]
 CLOSE = 1e-4  # relative difference of scores that count as equal
 APART = "other baseline scores"  # reservation about verdicts
-Rows = Sequence[Mapping[str, Any]]  # of results.csv
+Rows = Sequence[JsonObject]  # of results.csv
 Finding = tuple[JsonObject, ClaimResult]  # a row of findings.jsonl, and what it says
 
 
@@ -157,9 +156,9 @@ def _tuned(file: Path, arms: set[str], study: Study) -> tuple[dict[str, JsonObje
     return tuned, {seed for tried in seeds.values() for own in tried.values() for seed in own}
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
+def read_rows(file: Path) -> list[JsonObject]:
     """Parse results.csv; rows have their `line`, and inf as a lost value. Raise RunError if it is another file."""
-    reader, rows, line = csv.reader(read_text(file, None).splitlines(), strict=True), list[dict[str, Any]](), 1
+    reader, rows, line = csv.reader(read_text(file, None).splitlines(), strict=True), list[JsonObject](), 1
     try:
         if next(reader, []) != HEADS:
             raise RunError(f"{file}:1: is not the results.csv of a study, which begins with {','.join(HEADS)}")
@@ -180,9 +179,9 @@ def _values(text: str) -> JsonObject:
     return {key: parse_value(value, Place(LINES), key)[0].plain() for key, value in pairs}
 
 
-def results_in(rows: Iterable[Mapping[str, Any]]) -> Iterator[ArmResult]:
+def results_in(rows: Rows) -> Iterator[ArmResult]:
     """Yield the arms of results.csv. Tuning runs, on the first seed, have one score."""
-    by_run: dict[str, dict[tuple[str, int], list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    by_run: dict[str, dict[tuple[str, int], list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         by_run[row["variant"]][row["run"], row["seed"]].append(row)
     for name, runs in by_run.items():
@@ -196,7 +195,7 @@ def results_in(rows: Iterable[Mapping[str, Any]]) -> Iterator[ArmResult]:
         tries = tuple(cell for cell in cells if cell.tuned and cell.seed == cells[0].seed)
         tried = {key: list(dict.fromkeys(cell.tuned[key] for cell in tries)) for key in tuned}
         final = tuple(cell for cell in cells if cell.tuned == tuned)
-        exact: Any = {key: int(value) for cell in final for key, value in cell.scores.items() if key in EXACT}
+        exact: JsonObject = {key: int(value) for cell in final for key, value in cell.scores.items() if key in EXACT}
         yield ArmResult(name, final, tuned=tuned, tried=tried, tries=tries, **exact)
 
 
