@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 VERSION = 1  # raised when a key is removed or changes its meaning
+Schema = dict[str, object]
 TYPES = {"text": "string", "flag": "boolean", "list": "array"}
 
 
-def answers_schema() -> dict[str, Any]:
+def answers_schema() -> Schema:
     """Return a JSON Schema with a definition for each command, for faults and for lines of progress."""
     forms = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
     return {
@@ -23,7 +23,7 @@ def answers_schema() -> dict[str, Any]:
     }
 
 
-def _schema(form: Any) -> dict[str, Any]:
+def _schema(form: object) -> Schema:
     if isinstance(form, str):
         word, _, meaning = form.partition(" ")
         kind = TYPES.get(word.rstrip("?"), word.rstrip("?"))
@@ -31,6 +31,8 @@ def _schema(form: Any) -> dict[str, Any]:
         return {**allowed, "description": meaning}
     if isinstance(form, list):
         return {"type": "array", "items": _schema(form[0])}
+    if not isinstance(form, dict):
+        raise TypeError(f"answers.yaml: {form!r} is no form")
     if "one of" in form:
         return {"anyOf": [_schema(one) for one in form["one of"]]}
     if "each line" in form:

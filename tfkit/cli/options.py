@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from tfkit.cli.completion import KEY
+from tfkit.cli.completion import KEY, ParamType
 from tfkit.core.bounds import ROWS, Bound
 from tfkit.core.errors import UsageError, on_one_line
 from tfkit.core.rooms import page
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 Function = Callable[..., object]  # a command function
 Decorator = Callable[[Function], Function]
-if TYPE_CHECKING:
-    ParamType = click.ParamType[Any]
-else:
-    ParamType = click.ParamType  # not generic in older releases
 
 
 class Whole(ParamType):

@@ -257,7 +257,7 @@ TOGETHER = 64  # texts per batch
 @click.argument("run", type=RUN)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--stream", is_flag=True, help="Print each output as it is generated.")
-@click.option("--jsonl", is_flag=True, hidden=True, help="Same as --json, which replaces it.")
+@click.option("--jsonl", is_flag=True, hidden=True, expose_value=False, help="Same as --json, which replaces it.")
 @click.option("--chat", is_flag=True, help="Treat texts as messages, formatted with the run's chat template.")
 @takes_texts
 @takes_generation_options
@@ -269,7 +269,6 @@ def generate_command(
     run: str,
     inputs: TextOptions,
     stream: bool,
-    jsonl: bool,
     chat: bool,
     shorthands: Shorthands,
     device: str,
@@ -287,7 +286,7 @@ def generate_command(
     Exit status 1: a text was cut off before it satisfied `generate.logits` (regex, choices).
     """
     inputs.check()
-    form = _form(stream, jsonl or SPEECH.data, shorthands, inputs)
+    form = _form(stream, shorthands, inputs)
     loaded = reading.run(run, device, shorthands.quantize)
     options = _options(loaded, shorthands, reading.sets)
     if chat:
@@ -317,14 +316,14 @@ def on_terminal() -> bool:
     return is_terminal(sys.stdin) and is_terminal(sys.stdout)
 
 
-def _form(stream: bool, jsonl: bool, shorthands: Shorthands, inputs: TextOptions) -> Form:
+def _form(stream: bool, shorthands: Shorthands, inputs: TextOptions) -> Form:
     """Return the output form. Raise UsageError for conflicting options."""
-    others = ["--json"] * jsonl + shorthands.set_options("n_best", "batch_size")
+    others = ["--json"] * SPEECH.data + shorthands.set_options("n_best", "batch_size")
     others += ["--field"] * bool(inputs.fields) + ["--out"] * (inputs.output is not None)
     others += [f"--input {inputs.file}"] * (inputs.format is not None)
     if stream and others:
         raise UsageError(f"--stream prints one text while it is generated; remove {' and '.join(others)}")
-    if stream or jsonl:
+    if stream or SPEECH.data:
         return "stream" if stream else "jsonl"
     return "best" if shorthands.n_best is None else "all"
 
