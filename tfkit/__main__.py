@@ -1,5 +1,5 @@
 """Entry point of `python -m tfkit`, which is equivalent to `tfkit`."""
 
-from tfkit.cli.main import main
+from tfkit.cli.start import start
 
-main(prog_name="tfkit")
+start()

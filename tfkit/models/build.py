@@ -57,14 +57,14 @@ def sample(blueprint: Blueprint) -> Blueprint:
     return replace(blueprint, encoder=encoder, decoder=decoder)
 
 
-def build_sample(blueprint: Blueprint, dtype: torch.dtype = torch.float32) -> Model:
-    """Build the sample of `blueprint` on `meta`, without allocating memory."""
+def build_sample(blueprint: Blueprint, dtype: torch.dtype | None = torch.float32) -> Model:
+    """Build the sample of `blueprint` on `meta`, without allocating memory; None keeps the dtypes of the parts."""
     with NoDraws(), torch.device("meta"):
         model: Model = blueprint.type.build(sample(blueprint))
     for plan in model.blueprint.stacks():
         if isinstance(plan, SamplePlan) and plan.streams(0) is not None:
             _fit_streams(model.stack(plan.side), plan)
-    return model.to(dtype)
+    return model if dtype is None else model.to(dtype)
 
 
 def _fit_streams(stack: Stack, plan: SamplePlan) -> None:

@@ -198,7 +198,7 @@ def count_parameters(blueprint: Blueprint) -> int:
     """Count the parameters without allocating or running the model; shared and tied parameters count once."""
     with countable():
         blueprint = split_by_size(blueprint)
-        model = build_sample(blueprint)
+        model = build_sample(blueprint, None)
     return sum(row.cost.parameters for row in _Account(blueprint, model).rows())
 
 

@@ -23,7 +23,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from tfkit.core.slots import SublayerFacts
 from tfkit.models.base import Model
@@ -194,8 +193,10 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, report: Callable[[Tally], None]) -> None:
+        from torch.utils.flop_counter import flop_registry  # slow: imports triton
+
         super().__init__()  # type: ignore[no-untyped-call]
-        self._report = report
+        self._report, self._formulas = report, {**_MORE_FLOPS, **flop_registry}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -206,7 +207,7 @@ class _FlopMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = stand_in(func, args, kwargs)
         if out is None:
             out = func(*args, **kwargs)
-        formula = flop_registry.get(func._overloadpacket) or _MORE_FLOPS.get(func._overloadpacket)
+        formula = self._formulas.get(func._overloadpacket)
         if formula is not None:
             self._report(Tally(formula(*args, **kwargs, out_val=out), 0))
         return out

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import tfkit
@@ -296,6 +295,8 @@ def _place(tensor: Tensor) -> tuple[object, ...]:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write tensors as safetensors, atomically."""
+    from safetensors.torch import save_file
+
     apart = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     with whole(path) as beside:
         try:
