@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, cast
 
 from tfkit.cli.main import main
 from tfkit.core.errors import installed
@@ -200,7 +200,7 @@ def run_without(folder: Path) -> NoReturn:
     """Run the program without the torch in `folder`."""
     streams, log, status = (sys.stdout, sys.stderr), list[tuple[TextIO, str]](), None
     sys.meta_path.insert(0, StandIn(folder))
-    sys.stdout, sys.stderr = (Held(stream, log) for stream in streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (cast(TextIO, Held(stream, log)) for stream in streams)
     try:
         main(prog_name="tfkit")
     except SystemExit as end:

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from tfkit.core.errors import RunError, UsageError
 from tfkit.core.output import SPEECH, OutputLost, emit, event, json_line, lost, printable
@@ -169,8 +169,8 @@ def outlasting(log: Path) -> Iterator[None]:
 
 def _lasting(stream: TextIO | None, log: Path) -> TextIO:
     encoding = "utf-8" if stream is None else stream.encoding
-    lasting: io.RawIOBase = LastingOutput(stream, log, encoding)
-    return io.TextIOWrapper(lasting, encoding, newline="\n", write_through=True)  # type: ignore[type-var]
+    lasting = cast(BinaryIO, LastingOutput(stream, log, encoding))
+    return io.TextIOWrapper(lasting, encoding, newline="\n", write_through=True)
 
 
 def standard_input() -> BinaryIO:

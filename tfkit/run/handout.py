@@ -197,7 +197,7 @@ def _again(run: Run, folder: RunFolder, history: History | None) -> Iterator[Pag
 def _commands(folder: RunFolder, history: History | None) -> Iterator[list[str]]:
     """Yield the commands that import the model, start and resume its training, and check it."""
     imported, name = folder.known.get(IMPORTED), folder.path.resolve().name
-    if isinstance(imported, Mapping) and "from" in imported:
+    if isinstance(imported, dict) and "from" in imported:
         yield ["tfkit", "import", source_of(imported), "--out", name]
     for place, (words, _) in enumerate(groupby([] if history is None else history.starts, _words)):
         source = history.recipe if history is not None and history.file is None else RECIPE

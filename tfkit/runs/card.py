@@ -8,8 +8,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
+from tfkit.core.bounds import JsonObject
 from tfkit.core.errors import RunError
 from tfkit.core.output import printable
 from tfkit.runs.folder import CARD, ENVIRONMENT, EVALUATION, IMPORTED, NOTES, QUANTIZED_FROM, RunFolder
@@ -94,7 +95,7 @@ def facts(folder: RunFolder, shown: Callable[[str], str] = str) -> Iterator[Card
     """
     known = folder.known if (folder / ENVIRONMENT).is_file() else {}
     imported, quantized, data = (
-        one if isinstance(one := known.get(name), Mapping) else {} for name in (IMPORTED, QUANTIZED_FROM, DATA)
+        one if isinstance(one := known.get(name), dict) else {} for name in (IMPORTED, QUANTIZED_FROM, DATA)
     )
     if lines := [*_imported(imported, shown), *_quantized(quantized, shown)]:
         before = [row[1:] for row in _scores({"": quantized.get("scores")}, shown)]
@@ -119,7 +120,7 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+!|<>&~$:@])", r"\\\1", printable(" ".join(text.split())))
 
 
-def _imported(known: Mapping[str, Any], shown: Callable[[str], str]) -> Iterator[str]:
+def _imported(known: JsonObject, shown: Callable[[str], str]) -> Iterator[str]:
     if "from" in known:
         kind = f"{known.get('class')}, family {known.get('family')}"
         yield f"Imported from {shown(source_of(known))} ({shown(kind)}), weights in {shown(str(known.get('dtype')))}."
@@ -127,13 +128,13 @@ def _imported(known: Mapping[str, Any], shown: Callable[[str], str]) -> Iterator
         yield from (f"- {shown(str(note))}" for note in (notes if isinstance(notes, list) else ()))
 
 
-def source_of(imported: Mapping[str, Any]) -> str:
+def source_of(imported: JsonObject) -> str:
     """Return the repository of an imported model, or the name of its folder."""
     source = str(imported["from"])
     return PurePath(source).name if PurePath(source).is_absolute() else source
 
 
-def _quantized(known: Mapping[str, Any], shown: Callable[[str], str]) -> Iterator[str]:
+def _quantized(known: JsonObject, shown: Callable[[str], str]) -> Iterator[str]:
     sizes = known.get("bytes")
     if isinstance(sizes, list) and len(sizes) == 2 and all(map(_is_number, sizes)):
         text = f"Quantized to int8 from the run {shown(str(known.get('run')))}: weights of {sizes[1]:,} bytes"
@@ -152,7 +153,7 @@ def _training(folder: RunFolder, shown: Callable[[str], str]) -> Iterator[str]:
     yield f"{text}.{best}{f'{history.best_step:,}.' if best else ''}"
 
 
-def _data(known: Mapping[str, Any], shown: Callable[[str], str]) -> Iterator[list[str]]:
+def _data(known: JsonObject, shown: Callable[[str], str]) -> Iterator[list[str]]:
     """Yield the files of each split, with abbreviated SHA-256."""
     for split, hashes in known.items():
         files = list(hashes.items()) if isinstance(hashes, Mapping) else []
