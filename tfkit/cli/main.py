@@ -26,7 +26,7 @@ import click
 
 from tfkit import __version__
 from tfkit.cli.terminal import WarningHandler, echo, open_streams, settle, warn, warn_wrapped
-from tfkit.core.errors import FaultData, RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
+from tfkit.core.errors import Fault, FaultData, Place, RecipeError, RecipeWarning, TfkitError, TfkitWarning, UsageError
 from tfkit.core.machine import is_out_of_memory
 from tfkit.core.output import SPEECH, OutputLost, Speech, json_line, lost
 from tfkit.core.rooms import pages
@@ -159,14 +159,11 @@ def _command(name: str) -> click.Command:
 
 
 def _set(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    setattr(SPEECH, str(param.name), value not in (False, "text") or getattr(SPEECH, str(param.name)))
+    setattr(SPEECH, str(param.name), value in (True, "json"))
 
 
 SPOKEN = (
-    click.Option(
-        ["--json", "data"], is_flag=True, is_eager=True, expose_value=False, callback=_set,
-        help="Print the answer, or the faults, as JSON.",
-    ),
+    click.Option(["--json", "data"], is_flag=True, expose_value=False, help="Print the answer, or the faults, as JSON."),
     click.Option(
         ["--quiet"], is_flag=True, is_eager=True, expose_value=False, callback=_set,
         help="Print no progress, only the answer, warnings and faults.",
@@ -190,25 +187,18 @@ def _speaking(args: Sequence[str]) -> Iterator[None]:
         vars(SPEECH).update(before)
 
 
-def refuse(text: str, faults: Sequence[FaultData] = ()) -> None:
+def refuse(text: str, error: Exception | None = None) -> None:
     """Print why a command ends: on standard error, or on standard output as a JSON line if the answer is JSON."""
     if SPEECH.data:
-        echo(json_line({"faults": as_faults(faults or [{"message": text.removeprefix("tfkit: ")}])}))
+        echo(json_line({"faults": faults_of(error or UsageError(text.removeprefix("tfkit: ")))}))
     else:
         warn_wrapped(text)
 
 
-def as_faults(faults: Sequence[FaultData]) -> list[FaultData]:
-    """Return faults with all keys; unknown values are null."""
-    keys = ("file", "line", "column", "key", "message", "suggestion")
-    return [{key: fault.get(key) for key in keys} for fault in faults]
-
-
-def faults_of(error: Exception) -> list[FaultData]:
-    """Return the faults of an error for a program; those of a recipe with their places."""
-    if isinstance(error, RecipeError):
-        return [fault.as_data() for fault in error.faults]
-    return [error.fault.as_data() if isinstance(error, RecipeWarning) else {"message": str(error)}]
+def faults_of(error: Warning | Exception | str) -> list[FaultData]:
+    """Return the faults of an error or a warning for a program; those of a recipe with their places."""
+    faults = error.faults if isinstance(error, RecipeError) else [Fault(Place(""), "", str(error))]
+    return [fault.as_data() for fault in ([error.fault] if isinstance(error, RecipeWarning) else faults)]
 
 
 @contextlib.contextmanager
@@ -229,7 +219,7 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
         error = _with_hint(error, args) if isinstance(error, click.NoSuchOption) else error
         text = io.StringIO()
         error.show(text)
-        refuse(text.getvalue().rstrip("\n"), [{"message": error.format_message()}])
+        refuse(text.getvalue().rstrip("\n"), UsageError(error.format_message()))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -282,7 +272,7 @@ def complain(error: Exception) -> bool:
     Recipe faults are printed with their locations. Return False, printing nothing, for a bug in tfkit.
     """
     if isinstance(error, TfkitError):
-        refuse(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}", faults_of(error))
+        refuse(str(error) if isinstance(error, RecipeError) else f"tfkit: {error}", error)
         return True
     if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort, OutputLost)):
         return False

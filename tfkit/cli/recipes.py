@@ -13,7 +13,7 @@ import click
 
 from tfkit.cli import options
 from tfkit.cli.completion import RECIPE
-from tfkit.cli.main import WRONG, as_faults, complain, faults_of
+from tfkit.cli.main import WRONG, complain, faults_of
 from tfkit.cli.options import BATCH, DTYPE, IMPORTS, PATH, ReadOptions, Whole, reads_recipe
 from tfkit.cli.terminal import LEAST, echo, echo_data, echo_json
 from tfkit.core.bounds import COUNT
@@ -63,9 +63,8 @@ def check_command(ctx: click.Context, files: tuple[str, ...], reading: ReadOptio
                 told = UsageError(f"{file}: {error}") if named else error
                 if not (isinstance(told, TfkitError) if SPEECH.data else complain(told)):
                     raise
-                answers[-1]["faults"] = as_faults(faults_of(told))
-        doubts = [one.message for one in found or ()]
-        answers[-1]["warnings"] = as_faults([faults_of(one)[0] for one in doubts if isinstance(one, Exception)])
+                answers[-1]["faults"] = faults_of(told)
+        answers[-1]["warnings"] = [fault for one in found or () for fault in faults_of(one.message)]
     if SPEECH.data:
         echo_json({"recipes": answers})
     if not all(answer["ok"] for answer in answers):

@@ -143,7 +143,7 @@ class Fault:
 
     def as_data(self) -> FaultData:
         """Return the fault for a program."""
-        place = str(replace(self.place, line=0))
+        place = str(replace(self.place, line=0)) or None
         found: dict[str, str | int | None] = {
             "file": place,
             "line": self.line or None,

@@ -6,7 +6,6 @@ import base64
 import errno
 import html
 import json
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -55,16 +54,9 @@ def json_line(data: object, indent: int | None = None) -> str:
     try:
         text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
     except ValueError:  # JSON has no NaN or infinity
-        text = json.dumps(_finite(data), indent=indent, ensure_ascii=False)
+        finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
+        text = json.dumps(finite, indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _finite(data: object) -> object:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def event(text: str, kind: str = "message", **facts: object) -> str:
