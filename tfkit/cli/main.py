@@ -163,7 +163,7 @@ def _set(ctx: click.Context, param: click.Parameter, value: object) -> None:
 
 
 SPOKEN = (
-    click.Option(["--json", "data"], is_flag=True, expose_value=False, help="Print the answer, or the faults, as JSON."),
+    click.Option(["--json", "data"], is_flag=True, expose_value=False, help="Print the answer or the faults as JSON."),
     click.Option(
         ["--quiet"], is_flag=True, is_eager=True, expose_value=False, callback=_set,
         help="Print no progress, only the answer, warnings and faults.",
