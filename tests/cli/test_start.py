@@ -72,7 +72,7 @@ def same(commands: list[list[str]], share: float) -> None:
 def test_shipped_recipes_and_their_variants_get_the_same_words() -> None:
     variants = [(name, variant) for name in shipped_recipes() for variant in load_recipe(name).variant_entries]
     same([["check", name] for name in shipped_recipes()], 0.8)
-    same([["check", name, "--variant", variant] for name, variant in variants], 0.8)
+    same([["check", name, "--variant", variant] for name, variant in variants], 0.6)  # many have short convolutions
 
 
 @pytest.mark.full
@@ -106,7 +106,14 @@ def test_torch_is_imported_only_where_it_is_needed(tmp_path: Path) -> None:
 
     (tmp_path / "mine.py").write_text(PART, encoding="utf-8")
     code = ("--import", str(tmp_path / "mine.py"))
-    light = (["check", "translate-numbers"], ["check", "nope"], ["explain", "gpt2", "model"], ["schema"], ["parts"])
+    light = (
+        ["check", "--help"],
+        ["check", "translate-numbers"],
+        ["check", "nope"],
+        ["explain", "gpt2", "model"],
+        ["schema"],
+        ["parts"],
+    )
     needs = (["check", "gpt2", "lstm-encoder"], ["parts", "optimizer", "torch"], ["parts", "norm", "mine", *code])
     for expected, commands in ((False, light), (True, needs)):
         for words in commands:

@@ -180,7 +180,7 @@ class Held:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        self.log.append((self.stream, text))
+        self.log.append((self.stream, text + ""))  # raises TypeError for bytes, by which click tells text streams
         return len(text)
 
 
