@@ -28,8 +28,6 @@ class Schedule(ScheduleFacts):
     """Base class of schedules."""
 
     class Config(ScheduleFacts.Config, RecipeConfig):
-        """Options of all schedules."""
-
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:

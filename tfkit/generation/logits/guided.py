@@ -32,8 +32,6 @@ class Guided(LogitsRule):
     constrains: ClassVar[bool] = True
 
     class Config(LogitsRule.Config):
-        """Options of the rules that constrain texts."""
-
         ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
 
     config: Config

@@ -59,8 +59,6 @@ class BeamSearch(Strategy):
     groups: int = 1
 
     class Config(Strategy.Config):
-        """Options of every beam search."""
-
         num_beams: TextCount = Field(4, description="beams per prompt")
         length_penalty: float = Field(
             1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 favours longer texts"

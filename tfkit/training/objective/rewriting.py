@@ -73,8 +73,6 @@ class Rewriting(Objective):
     capabilities = frozenset({"likelihood", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of objectives that corrupt texts."""
-
         def shortest(self, facts: RecipeFacts) -> int:
             return 4  # a text of two tokens, with start and end
 
