@@ -61,7 +61,6 @@ class Branch:
         return self.dropout(self.sublayer(x, self.context))
 
     def scaled(self, out: Tensor) -> Tensor:
-        """Compute scale * out."""
         return out if self.scale == 1.0 else out * self.scale
 
     def norm(self, x: Tensor) -> Tensor:

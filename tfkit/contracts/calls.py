@@ -39,7 +39,6 @@ class Trained(Case):
         return self.made.blueprint
 
     def lacking(self, capability: str) -> list[str]:
-        """Return the parts that do not declare `capability`."""
         return [name for plan in self.blueprint.stacks() for name in plan.without(capability)]
 
 

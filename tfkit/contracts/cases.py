@@ -101,7 +101,6 @@ class Case:
         return Slot(self.slot).validate({"type": self.name, **self.options})
 
     def declares(self, capability: str) -> bool:
-        """True if the part declares `capability`."""
         return declares(self.part, capability)
 
     def lacking(self, capability: str) -> list[str]:
@@ -109,11 +108,9 @@ class Case:
         return []
 
     def with_(self, **options: object) -> Case:
-        """Return a copy with additional options."""
         return replace(self, variant=tuple((dict(self.variant) | _as_json(options)).items()))
 
     def with_layer(self, **keys: object) -> Case:
-        """Return a copy with additional keys in the layer."""
         return replace(self, beside=(*self.beside, *_as_json(keys).items()))
 
     # --- the part alone

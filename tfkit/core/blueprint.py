@@ -278,7 +278,6 @@ class StackPlan:
 
     @property
     def reads_vectors(self) -> bool:
-        """True if the stack reads vectors instead of ids."""
         return self.embedding is None or self.embedding.reads(self.shape()) is not None
 
     @property
@@ -441,7 +440,6 @@ class Blueprint:
         return rest + [line for plan in self.stacks() for line in plan.lines()]
 
     def read_by(self, head: HeadFacts.Config) -> StackPlan:
-        """Return the stack that `head` reads."""
         side = head.reads
         stack = self.last if side is None else self.encoder if side == "encoder" else self.decoder
         if stack is None:

@@ -109,7 +109,6 @@ class DecodeState:
         held.append(new.expand(max(held.rows, new.shape[0]), -1))
 
     def reserve(self, length: int) -> None:
-        """Reserve memory for a text of this length."""
         for _, state in self._of_text():
             if hasattr(state, "reserve"):
                 state.reserve(length)

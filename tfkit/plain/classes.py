@@ -200,7 +200,6 @@ class Classes:
         return children, own
 
     def child(self, module: nn.Module) -> Child:
-        """Return the constructor of a child."""
         if id(module) in self.scopes:
             return self.of(self.scopes[id(module)])
         if isinstance(module, nn.ModuleList):

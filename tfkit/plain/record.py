@@ -355,7 +355,6 @@ class Recorder(TorchFunctionMode):
         return out
 
     def weighs(self, module: nn.Module) -> bool:
-        """True if a module has weights."""
         if id(module) not in self.heavy:
             self.heavy[id(module)] = weighs(module)
         return self.heavy[id(module)]

@@ -39,7 +39,6 @@ class Filler:
         self.place = 0
 
     def constructor(self) -> list[str]:
-        """Write the lines of __init__."""
         lines = [f"self.{name} = {self.child(child)}" for name, child in self.group.children.items()]
         lines += [self.fill(text) for text in self.group.own]
         first, count = (

@@ -190,7 +190,6 @@ class _Reader:
         self.varied = varied
 
     def mapping(self, source: Schema) -> Schema:
-        """Translate the schema of a mapping."""
         others = source.get("additionalProperties", "properties" not in source)
         schema = closed({name: self._option(one) for name, one in source.get("properties", {}).items()})
         schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
@@ -210,7 +209,6 @@ class _Reader:
         return ({"description": text} if text else {}) | schema
 
     def value(self, source: Schema) -> Schema:
-        """Translate the schema of a value."""
         if union := source.get("anyOf", source.get("oneOf")):
             return either(*map(self.value, union))
         if "x-slot" in source:

@@ -38,7 +38,6 @@ class KernelAttention(Attention):
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
-            """Return the number of features phi."""
             return self.width(shape)
 
     capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})

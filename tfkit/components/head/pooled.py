@@ -108,7 +108,6 @@ class TextHead(PoolingHead):
         bias: bool = Field(True, description="add biases to dense and output")
 
         def outputs(self) -> int:
-            """Return the number of outputs."""
             return 1
 
     config: Config

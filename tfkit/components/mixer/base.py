@@ -40,7 +40,6 @@ class RecurrentState:
         self.parts = tuple(part.index_select(1, rows) for part in self.parts)
 
     def bytes(self) -> int:
-        """Return the size of the state in bytes."""
         return sum(part.numel() * part.element_size() for part in self.parts)
 
 

@@ -257,7 +257,6 @@ class DrawnCorpus(VectorCorpus):
             yield self.draw(place, random.Random(f"{self.config.seed} {place}"))
 
     def draw(self, place: str, rng: random.Random) -> Example:
-        """Draw an example."""
         raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 
 

@@ -224,7 +224,6 @@ class Group:
 
 
 def _ends(search: Search) -> int:
-    """Return the number of tokens that end a text."""
     return len({token for rule in search.rules.stop if isinstance(rule, EndToken) for token in rule.ends})
 
 

@@ -73,7 +73,6 @@ class Texts:
         return alive
 
     def candidates(self) -> list[Candidate]:
-        """Return one candidate per text."""
         return [self.search.candidate(ids, total) for ids, total in zip(self.written, self.sums, strict=True)]
 
 

@@ -201,7 +201,6 @@ class Verdict:
         return all(one.relative <= self.tolerance for one in self.differences)
 
     def as_data(self) -> JsonObject:
-        """Return the verdict as plain data."""
         return {
             "equal": self.equal,
             "tolerance": self.tolerance,

@@ -179,7 +179,6 @@ class Data(Section):
         return [(name, config) for name, config in {**corpora, "longer": self.longer}.items() if config is not None]
 
     def has(self, split: str) -> bool:
-        """True if the split is configured."""
         return split in dict(self.splits())
 
 
@@ -307,7 +306,6 @@ class Validate(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the metrics."""
         return tuple(config.part.part_name for config in self.metrics)
 
     @property

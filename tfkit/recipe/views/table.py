@@ -51,7 +51,6 @@ class RecipeTable:
 
     @cached_property
     def plans(self) -> dict[Side, StackPlan]:
-        """Stacks by side."""
         return {plan.side: plan for plan in self.blueprint.stacks()}
 
     @cached_property

@@ -67,7 +67,6 @@ class CompletionRows(PackableRows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the row length of each item, [items]."""
         return sizes(items, "source") + sizes(items, "target") - 1
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
@@ -88,7 +87,6 @@ class CompletionRows(PackableRows):
         }
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Append the start token to a source."""
         return [*ids, self.tokens.special["start"]]
 
 
@@ -235,7 +233,6 @@ class CausalLm(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over all real targets."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

@@ -61,7 +61,6 @@ class RewritingRows(Rows):
         return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a source for the encoder."""
         return [*ids, self.tokens.special["end"]]
 
 
@@ -77,7 +76,6 @@ class Rewriting(Objective):
             return 4  # a text of two tokens, with start and end
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over target tokens."""
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -109,7 +107,6 @@ class DenoisingRows(RewritingRows):
         self._ends = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer and find the tokens that end a sentence."""
         super().bind(tokenizer)
         self._ends = np.zeros(self.tokens.size, dtype=np.bool_)
         if self.config.shuffle:
@@ -155,7 +152,6 @@ class DenoisingRows(RewritingRows):
         return np.asarray([id_ for piece in pieces for id_ in piece], dtype=np.int32)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a source as in training."""
         return [self.tokens.special["start"], *ids, self.tokens.special["end"]]
 
 

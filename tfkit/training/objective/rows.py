@@ -304,7 +304,6 @@ class TextRows(Rows):
         )
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the row length of each item, [items]."""
         return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:

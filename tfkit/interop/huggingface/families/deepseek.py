@@ -125,7 +125,6 @@ class Grouped(FirstDense):
 
     @classmethod
     def is_grouped(cls, config: ConfigJson) -> bool:
-        """True if experts are divided into several groups."""
         return (config.get("n_group") or 1) > 1
 
     @classmethod
