@@ -243,7 +243,6 @@ class Alone:
         return out
 
     def states(self, rows: int, time: int = TIME, seed: int = 1) -> Tensor:
-        """Return a random input of the part."""
         return states(rows, time, *self.case.sizes, seed=seed)
 
     def context(self, x: Tensor, **how: Any) -> Context:

@@ -87,7 +87,6 @@ class Case:
 
     @property
     def part(self) -> type[Component]:
-        """The part under test."""
         return REGISTRY.get(self.slot, self.name)
 
     @property
@@ -97,7 +96,6 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """The validated options of the part."""
         return Slot(self.slot).validate({"type": self.name, **self.options})
 
     def declares(self, capability: str) -> bool:
@@ -117,7 +115,6 @@ class Case:
 
     @property
     def shape(self) -> Shape:
-        """Shape of the part alone."""
         return PLAIN_SHAPE
 
     @property
@@ -133,7 +130,6 @@ class Case:
 
     @property
     def blueprint(self) -> Blueprint:
-        """The Blueprint of the small model that contains the part."""
         return blueprint(self)
 
     @property

@@ -168,7 +168,6 @@ class AdapterTrial(Trial):
         self.learns(ADAPTER_STEPS)
 
     def changed(self) -> str:
-        """Return names of model weights that differ from their initial values."""
         return ", ".join(self.moved(self.before)[:3])
 
 

@@ -76,7 +76,6 @@ class Trial:
         expect(last < first, what)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return copies of all weights of the model."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
     def moved(self, before: Mapping[str, Tensor]) -> list[str]:

@@ -343,7 +343,6 @@ class Parametrization:
         object.__setattr__(self, "sizes", tuple(sizes))
 
     def as_data(self) -> dict[str, object]:
-        """Return the recipe section."""
         return {"type": "mup", "base": dict(self.written), "depth_exponent": self.depth_exponent}
 
     def width_ratio(self, blueprint: Blueprint, side: str) -> float:

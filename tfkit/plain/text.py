@@ -66,7 +66,6 @@ class Filler:
         return lines
 
     def fill(self, text: str, prefix: str = "") -> str:
-        """Replace the numbers of a text."""
         return MARK.sub(lambda found: self._number(found[0], prefix), text)
 
     def _number(self, number: str, prefix: str = "") -> str:

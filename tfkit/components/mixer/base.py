@@ -332,7 +332,6 @@ class Mamba2(Convolving):
         conv_bias: bool = Field(True, description="add a bias to the convolution")
 
         def heads(self, shape: Shape) -> int:
-            """Return the number of heads."""
             return self.num_heads or (self.expand or 2) * shape.d_model // self.head_dim
 
         def check(self, shape: Shape) -> Iterator[Problem]:

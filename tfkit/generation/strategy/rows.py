@@ -40,7 +40,6 @@ class Texts:
 
     @property
     def open(self) -> bool:
-        """True if any text is unfinished."""
         return len(self.done) < len(self.prompts)
 
     def add(self, tokens: Tensor, gains: Tensor) -> None:

@@ -406,7 +406,6 @@ class Train(Validated):
 
     @property
     def initial(self) -> InitFrom | None:
-        """`init_from` converted to an InitFrom."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 

@@ -109,7 +109,6 @@ class Rows(RowsFacts):
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
-        """Store the objective's options."""
         self.config = config
         self.tokens = TokenFacts()
         self.labels: tuple[str, ...] = ()  # labels of the training corpus, if `labelled`
