@@ -201,7 +201,8 @@ class Auc(TextMetric):
     compares: ClassVar = "probabilities"
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        chances = [_chances(output) for output in outputs]
+        # a plain text is certain of its words
+        chances = [json.loads(one) if one.startswith("{") else dict.fromkeys(one.split(" "), 1.0) for one in outputs]
         present = [set(reference.split(" ")) - {""} for reference in references]
         classes = list(dict.fromkeys(name for names in (*chances, *present) for name in names))
         exclusive = not any(" " in reference for reference in references)
@@ -213,8 +214,3 @@ class Auc(TextMetric):
             if pairs:
                 areas.append((rank[own].sum() - own.sum() * (own.sum() + 1) / 2) / pairs)
         return 100.0 * float(np.mean(areas)) if areas else 50.0
-
-
-def _chances(output: str) -> dict[str, float]:
-    """Parse the probabilities of classes; a plain text is certain of its words."""
-    return json.loads(output) if output.startswith("{") else dict.fromkeys(output.split(" "), 1.0)

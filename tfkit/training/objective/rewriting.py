@@ -113,10 +113,6 @@ class DenoisingRows(RewritingRows):
             vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
             self._ends[[id_ for token, id_ in vocabulary.items() if token.endswith(SENTENCE_ENDS)]] = True
 
-    def _budget(self, length: int) -> int:
-        """Return the number of tokens to hide."""
-        return round(length * self.config.probability)
-
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """Return row lengths [items 2]. The corrupted source is never longer than the framed text."""
         return np.asarray([(len(item["text"]) + 2, len(item["text"]) + 1) for item in items])
@@ -133,7 +129,7 @@ class DenoisingRows(RewritingRows):
 
     def _hidden(self, text: Ids, rng: np.random.Generator) -> Ids:
         """Replace spans with one mask each until the budget is spent, without lengthening the text."""
-        mask, budget = self.tokens.special["mask"], self._budget(len(text))
+        mask, budget = self.tokens.special["mask"], round(len(text) * self.config.probability)
         lost = np.zeros(len(text), dtype=np.bool_)
         masks = np.zeros(len(text), dtype=np.bool_)  # insert a mask before this token
         spare = 0
