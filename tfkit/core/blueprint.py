@@ -69,7 +69,7 @@ class LayerPlan:
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
             "position",
-            PartsValue("position", over_stack=True),
+            PartsValue("position"),
             "position encoding of the layer, merged over the stack's; none: no position encoding",
         ),
         default=None,

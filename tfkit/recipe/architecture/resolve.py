@@ -22,8 +22,7 @@ from tfkit.recipe.architecture.layers import StackLayers, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
 from tfkit.recipe.architecture.prepare import MAX_LAYERS, PatternEntry, Preparer, expand, stack_norm, validated
 from tfkit.recipe.architecture.stack import StackText, Vocabulary, is_last_state, memory_width, read_plain, read_size
-from tfkit.recipe.architecture.stores import Inputs, check_heads, check_stores
-from tfkit.recipe.architecture.streams import check_streams
+from tfkit.recipe.architecture.stores import Inputs, check_heads, check_stores, check_streams
 from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import Faults
