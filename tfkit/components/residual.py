@@ -52,7 +52,6 @@ class Branch:
     scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute scale * dropout(sublayer(x))."""
         out = self.dropout(self.sublayer(x, self.context))
         return out if self.scale == 1.0 else self.scaled(out)
 

@@ -111,8 +111,6 @@ class Case:
     def with_layer(self, **keys: object) -> Case:
         return replace(self, beside=(*self.beside, *_as_json(keys).items()))
 
-    # --- the part alone
-
     @property
     def shape(self) -> Shape:
         return PLAIN_SHAPE
@@ -125,8 +123,6 @@ class Case:
     def store(self, ids: Tensor, dtype: torch.dtype) -> Store:
         """Return what earlier layers have written for these ids."""
         return Store()
-
-    # --- the model
 
     @property
     def blueprint(self) -> Blueprint:

@@ -59,9 +59,6 @@ def plain_text() -> str:
     return _written("plain.txt", LINES)
 
 
-# --- files for shipped parts with a specific format
-
-
 def _parallel_tsv() -> dict[str, object]:
     return {"file": _written("pairs.tsv", (f"{line}\t{line} too" for line in LINES))}
 

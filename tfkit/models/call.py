@@ -91,7 +91,6 @@ class DecodeState:
         return torch.cat((past, real), dim=1)
 
     def span(self, queries: int, device: torch.device) -> Span:
-        """Return the span of the next tokens."""
         return Span(queries, self.length + queries, self.length, device)
 
     def take_back(self, length: int) -> None:

@@ -127,7 +127,6 @@ def parts_of(slot: str) -> dict[str, Schema]:
 
 
 def _of_type(*names: str) -> Schema:
-    """Return a schema that matches mappings whose `type` is one of these names."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 

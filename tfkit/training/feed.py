@@ -134,7 +134,6 @@ class Ahead(Iterator[Made]):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Run the thread during the block."""
         self._turn.release()
         try:
             yield

@@ -163,7 +163,6 @@ class Data(Section):
         return {} if self.tokenizer is None else {TOKENIZER: self.tokenizer}
 
     def fields(self) -> frozenset[str]:
-        """Return the fields of the training examples."""
         return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
