@@ -27,14 +27,7 @@ from tfkit.core.keys import (
 )
 from tfkit.core.layout import ResidualFacts
 from tfkit.core.output import block
-from tfkit.core.slots import (
-    EmbeddingFacts,
-    HeadFacts,
-    MaskFacts,
-    ModelFacts,
-    PositionFacts,
-    SublayerFacts,
-)
+from tfkit.core.slots import EmbeddingFacts, HeadFacts, MaskFacts, ModelFacts, PositionFacts, SublayerFacts
 from tfkit.core.store import ExtraInput, Stores, StoreUse, extra_inputs, of_config
 
 SHOWN_KINDS = 2  # maximum number of layer kinds shown in a repr

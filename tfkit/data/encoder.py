@@ -113,10 +113,7 @@ class _Worker:
     def __init__(self, tokenizer: Tokenizer) -> None:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tfkit.data.encoder"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
+            [sys.executable, "-m", "tfkit.data.encoder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
         self._send(tokenizer.to_json())
 

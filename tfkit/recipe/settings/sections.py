@@ -131,8 +131,7 @@ class Data(Section):
         Annotated[Tokenizer | None, Tag("one")] | Annotated[SideTokenizers, Tag("sides")],
         Discriminator(_tokenizer_form),
     ] = Field(
-        None,
-        description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors",
+        None, description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors"
     )
     train: Corpus = Field(description="training examples, or with `split` all examples")
     split: Partition | None = Field(None, description="division of `train` into train, valid and test")
@@ -219,8 +218,7 @@ class Teacher(Section):
         False, description="learn a projection from the student's to the teacher's width, dropped after training"
     )
     sequences: Strategy | None = Field(
-        None,
-        description="strategy of the teacher for generating new targets, such as beam (Kim and Rush: 1606.07947)",
+        None, description="strategy of the teacher for generating new targets, such as beam (Kim and Rush: 1606.07947)"
     )
 
     @property
