@@ -12,36 +12,6 @@ import importlib
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Component",
-    "Config",
-    "Context",
-    "DataError",
-    "Recipe",
-    "RecipeError",
-    "Run",
-    "RunError",
-    "Shape",
-    "Slot",
-    "TfkitError",
-    "UsageError",
-    "__version__",
-    "as_pretrained",
-    "build",
-    "code",
-    "context",
-    "evaluate",
-    "load_recipe",
-    "load_run",
-    "part",
-    "parts",
-    "push",
-    "register",
-    "save",
-    "study",
-    "train",
-]
-
 _ROOMS = {
     "tfkit.api": ("build", "part", "parts"),
     "tfkit.core.component": ("Component", "Config", "Shape"),
@@ -58,6 +28,7 @@ _ROOMS = {
     "tfkit.run": ("Run", "evaluate", "load_run", "save", "train"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+__all__ = sorted(["__version__", *_HOMES])
 
 
 def __getattr__(name: str) -> object:

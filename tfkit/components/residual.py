@@ -52,7 +52,6 @@ class Branch:
     scale: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Compute scale * dropout(sublayer(x))."""
         out = self.dropout(self.sublayer(x, self.context))
         return out if self.scale == 1.0 else self.scaled(out)
 
@@ -61,7 +60,6 @@ class Branch:
         return self.dropout(self.sublayer(x, self.context))
 
     def scaled(self, out: Tensor) -> Tensor:
-        """Compute scale * out."""
         return out if self.scale == 1.0 else out * self.scale
 
     def norm(self, x: Tensor) -> Tensor:

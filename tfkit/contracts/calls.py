@@ -39,7 +39,6 @@ class Trained(Case):
         return self.made.blueprint
 
     def lacking(self, capability: str) -> list[str]:
-        """Return the parts that do not declare `capability`."""
         return [name for plan in self.blueprint.stacks() for name in plan.without(capability)]
 
 
@@ -244,7 +243,6 @@ class Alone:
         return out
 
     def states(self, rows: int, time: int = TIME, seed: int = 1) -> Tensor:
-        """Return a random input of the part."""
         return states(rows, time, *self.case.sizes, seed=seed)
 
     def context(self, x: Tensor, **how: Any) -> Context:

@@ -87,7 +87,6 @@ class Case:
 
     @property
     def part(self) -> type[Component]:
-        """The part under test."""
         return REGISTRY.get(self.slot, self.name)
 
     @property
@@ -97,11 +96,9 @@ class Case:
 
     @property
     def config(self) -> Config:
-        """The validated options of the part."""
         return Slot(self.slot).validate({"type": self.name, **self.options})
 
     def declares(self, capability: str) -> bool:
-        """True if the part declares `capability`."""
         return declares(self.part, capability)
 
     def lacking(self, capability: str) -> list[str]:
@@ -109,18 +106,13 @@ class Case:
         return []
 
     def with_(self, **options: object) -> Case:
-        """Return a copy with additional options."""
         return replace(self, variant=tuple((dict(self.variant) | _as_json(options)).items()))
 
     def with_layer(self, **keys: object) -> Case:
-        """Return a copy with additional keys in the layer."""
         return replace(self, beside=(*self.beside, *_as_json(keys).items()))
-
-    # --- the part alone
 
     @property
     def shape(self) -> Shape:
-        """Shape of the part alone."""
         return PLAIN_SHAPE
 
     @property
@@ -132,11 +124,8 @@ class Case:
         """Return what earlier layers have written for these ids."""
         return Store()
 
-    # --- the model
-
     @property
     def blueprint(self) -> Blueprint:
-        """The Blueprint of the small model that contains the part."""
         return blueprint(self)
 
     @property

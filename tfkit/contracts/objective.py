@@ -46,7 +46,6 @@ class ObjectiveTrial:
         return {field: (texts | own).get(field, line[: 8 + 3 * number]) for field in self.fields}
 
     def items(self) -> Sequence[Item]:
-        """Return the tokenized examples."""
         return self.objective.rows.prepare(self.examples, self.tokenizer, MAX_LENGTH)
 
     def batch(self, items: Sequence[Item], seed: int = 0) -> Batch:
@@ -54,7 +53,6 @@ class ObjectiveTrial:
         return self.objective.rows.collate(items, np.random.default_rng(seed))
 
     def model(self) -> Model:
-        """Build a model that the objective can train."""
         model = small_model(
             self.objective.reads or "causal", self.objective.heads[0], self.tokenizer.vocab_size, self.objective.beside
         )
@@ -98,7 +96,6 @@ def check_items(case: Case) -> None:
 
 
 def _same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """True if two mappings have equal arrays or tensors."""
     return one.keys() == other.keys() and all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
 
 

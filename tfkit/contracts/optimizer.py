@@ -148,7 +148,6 @@ def check_pure(case: Case) -> None:
 
 
 ADAPTER = ("adapter",)
-ADAPTER_STEPS = 10
 
 
 class AdapterTrial(Trial):
@@ -165,10 +164,9 @@ class AdapterTrial(Trial):
     def train(self) -> None:
         """Train the adapter for a few steps. Raise Broken unless it learns."""
         self.optimizer = torch.optim.Adam([*self.adaptation.parameters()], lr=0.02)
-        self.learns(ADAPTER_STEPS)
+        self.learns(10)
 
     def changed(self) -> str:
-        """Return names of model weights that differ from their initial values."""
         return ", ".join(self.moved(self.before)[:3])
 
 

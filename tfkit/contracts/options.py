@@ -59,9 +59,6 @@ def plain_text() -> str:
     return _written("plain.txt", LINES)
 
 
-# --- files for shipped parts with a specific format
-
-
 def _parallel_tsv() -> dict[str, object]:
     return {"file": _written("pairs.tsv", (f"{line}\t{line} too" for line in LINES))}
 
@@ -280,7 +277,6 @@ class Sampler:
     plain: Mapping[type, Sequence[object]] = {bool: (True,), int: (8,), float: (0.5,), dict: ({"text": "text"},)}
 
     def choose(self, values: Sequence[Value]) -> Value:
-        """Choose one of several values."""
         return values[0]
 
     def options(self, model: type[BaseModel], given: Iterable[str] = ()) -> dict[str, object]:
@@ -289,7 +285,6 @@ class Sampler:
         return {name: self.option(name, field) for name, field in fields if field.is_required() and name not in given}
 
     def option(self, name: str, field: FieldInfo) -> object:
-        """Return a value for an option."""
         return self.named[name] if name in self.named else self.value(name, self.choose(list(kinds(field))))
 
     def part(self, slot: str) -> object:
@@ -299,11 +294,9 @@ class Sampler:
         return {"type": name, **self.options(part.Config, part.example), **part.example}
 
     def text(self, name: str, is_path: bool = False) -> str:
-        """Return a text, or a file path."""
         return f"{name}.txt" if is_path else name
 
     def value(self, name: str, kind: OptionKind) -> object:
-        """Return a value of type `kind` for the option `name`."""
         slot = next((mark.slot for mark in kind.marks if isinstance(mark, Slot)), None)
         if slot is not None:
             return self.part(slot)

@@ -192,7 +192,6 @@ def cached_alike(case: Trained, texts: Texts) -> float:
 
 
 def _check(case: Trained, capability: str, what: str) -> None:
-    """Raise NotApplicable if a part does not declare the capability."""
     if lacking := case.lacking(capability):
         raise NotApplicable(f"{lacking[0]} does not keep {what} separate")
 

@@ -54,7 +54,6 @@ class Trial:
         self.model = model or small_model("causal", "language_model", VOCABULARY, tied=True)
 
     def logits(self) -> Tensor:
-        """Return the logits of the batch."""
         logits: Tensor = self.model(input_ids=tokens(4, 9)[:, :-1]).logits
         return logits
 
@@ -63,7 +62,6 @@ class Trial:
         return torch.nn.functional.cross_entropy(self.logits().flatten(0, 1), tokens(4, 9)[:, 1:].flatten())
 
     def step(self, number: int = 1) -> None:
-        """Take a number of training steps."""
         for _ in range(number):
             self.optimizer.zero_grad()
             torch.autograd.backward(self.loss())
@@ -78,7 +76,6 @@ class Trial:
         expect(last < first, what)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return copies of all weights of the model."""
         return {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
 
     def moved(self, before: Mapping[str, Tensor]) -> list[str]:

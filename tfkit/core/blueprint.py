@@ -27,14 +27,7 @@ from tfkit.core.keys import (
 )
 from tfkit.core.layout import ResidualFacts
 from tfkit.core.output import block
-from tfkit.core.slots import (
-    EmbeddingFacts,
-    HeadFacts,
-    MaskFacts,
-    ModelFacts,
-    PositionFacts,
-    SublayerFacts,
-)
+from tfkit.core.slots import EmbeddingFacts, HeadFacts, MaskFacts, ModelFacts, PositionFacts, SublayerFacts
 from tfkit.core.store import ExtraInput, Stores, StoreUse, extra_inputs, of_config
 
 SHOWN_KINDS = 2  # maximum number of layer kinds shown in a repr
@@ -69,7 +62,7 @@ class LayerPlan:
     position: tuple[PositionFacts.Config, ...] | None = keys(
         Key(
             "position",
-            PartsValue("position", over_stack=True),
+            PartsValue("position"),
             "position encoding of the layer, merged over the stack's; none: no position encoding",
         ),
         default=None,
@@ -278,7 +271,6 @@ class StackPlan:
 
     @property
     def reads_vectors(self) -> bool:
-        """True if the stack reads vectors instead of ids."""
         return self.embedding is None or self.embedding.reads(self.shape()) is not None
 
     @property
@@ -344,7 +336,6 @@ class Parametrization:
         object.__setattr__(self, "sizes", tuple(sizes))
 
     def as_data(self) -> dict[str, object]:
-        """Return the recipe section."""
         return {"type": "mup", "base": dict(self.written), "depth_exponent": self.depth_exponent}
 
     def width_ratio(self, blueprint: Blueprint, side: str) -> float:
@@ -441,7 +432,6 @@ class Blueprint:
         return rest + [line for plan in self.stacks() for line in plan.lines()]
 
     def read_by(self, head: HeadFacts.Config) -> StackPlan:
-        """Return the stack that `head` reads."""
         side = head.reads
         stack = self.last if side is None else self.encoder if side == "encoder" else self.decoder
         if stack is None:

@@ -240,7 +240,6 @@ class Component:
 
     @classmethod
     def adopt(cls, slot: str, name: str) -> None:
-        """Set the registered slot and name."""
         cls.part_slot, cls.part_name = slot, name
 
 

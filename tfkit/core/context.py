@@ -338,7 +338,6 @@ class Collector:
         return inner
 
     def watches(self, name: str) -> bool:
-        """True if the caller requested to observe `name`."""
         return name in self.watch
 
     def observe(self, name: str, value: Tensor) -> None:

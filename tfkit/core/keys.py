@@ -42,10 +42,9 @@ class PartValue:
 
 @dataclass(frozen=True)
 class PartsValue:
-    """Part of a slot, a list of parts, or none; with `over_stack`, a single part is merged over the stack's."""
+    """Part of a slot, a list of parts, or none."""
 
     slot: str
-    over_stack: bool = False
 
 
 @dataclass(frozen=True)

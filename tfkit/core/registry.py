@@ -201,7 +201,6 @@ class Registry:
         return self._parts[slot]
 
     def names(self, slot: str) -> list[str]:
-        """Return the sorted names registered in `slot`."""
         return sorted(self.load(slot))
 
     def get(self, slot: str, name: str) -> type[Component]:
@@ -216,7 +215,6 @@ class Registry:
         return {slot: dict(parts) for slot, parts in self._parts.items()}
 
     def has(self, slot: str, name: str) -> bool:
-        """True if the slot has a part of this name."""
         return slot in HOMES and (name in self._parts[slot] or name in self.load(slot))
 
 

@@ -333,7 +333,6 @@ class ControlTokens:
         return _control_of(tokenizer)
 
     def encode(self, texts: Sequence[Rendered]) -> list[list[int]]:
-        """Return the ids of rendered conversations."""
         found = self.tokenizer.encode_batch([one.text for one in texts], special=True)
         pairs = zip(texts, found, strict=True)
         return [ids if self._are_written(one, ids) else self.encode_with_places(one)[0] for one, ids in pairs]

@@ -42,7 +42,6 @@ class TokenIds:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Number of ids in each text."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -70,7 +69,6 @@ class Stream:
         return self._size
 
     def between(self, start: int, stop: int) -> Ids:
-        """Return the ids from `start` up to `stop`."""
         if self.end is None:
             return self.texts.between(start, min(stop, self._size))
         first, last = (int(at) for at in np.searchsorted(self._starts, [start, stop - 1], side="right") - 1)
@@ -115,10 +113,7 @@ class _Worker:
     def __init__(self, tokenizer: Tokenizer) -> None:
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tfkit.data.encoder"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
+            [sys.executable, "-m", "tfkit.data.encoder"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         )
         self._send(tokenizer.to_json())
 

@@ -235,11 +235,9 @@ class _Family:
 
     @property
     def size(self) -> int:
-        """Number of phrases in the family."""
         return math.prod(len(axis) for axis in self.axes)
 
     def pair(self, index: int) -> Pair:
-        """Return the phrase with this index."""
         values = []
         for axis in self.axes:
             index, position = divmod(index, len(axis))

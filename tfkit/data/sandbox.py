@@ -107,7 +107,6 @@ def _with_thoughts(message: Message) -> Message:
 
 
 def _texts_in(value: object) -> Iterator[str]:
-    """Yield all texts in a value."""
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts_in(one)

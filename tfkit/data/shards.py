@@ -82,7 +82,6 @@ class ShardSource:
     processes: int = field(default=0)  # 0: chosen by the size and the number of CPUs
 
     def workers(self) -> int:
-        """Return the number of encoding processes."""
         most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.processes or max(1, min(most, self.size // EACH))
 
@@ -201,7 +200,6 @@ def _batches(field: str, source: ShardSource) -> Iterator[list[str]]:
 
 
 def _progress(field: str, source: ShardSource, batches: Iterable[TokenIds]) -> Iterator[TokenIds]:
-    """Yield the batches, logging progress."""
     began = reported = time.monotonic()
     texts = tokens = 0
     try:

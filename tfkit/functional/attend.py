@@ -268,12 +268,7 @@ def _fused_step(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | Non
 
 
 def reference(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Visibility | TileMask,
-    scores: Scores,
-    bias: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Visibility | TileMask, scores: Scores, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Attend in eager mode, in at least float32.
 

@@ -36,7 +36,6 @@ class Tiles:
 
     @property
     def count(self) -> int:
-        """Number of blocks."""
         return (self.queries + self.block - 1) // self.block
 
     @property

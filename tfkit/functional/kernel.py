@@ -32,7 +32,6 @@ class Columns:
                 setattr(self, name, held.index_select(0, rows))
 
     def bytes(self) -> int:
-        """Return the size of the state in bytes."""
         return sum(held.numel() * held.element_size() for held in (self.columns, self.carried) if held is not None)
 
 
@@ -186,7 +185,6 @@ class KernelSums:
     peak: Tensor | None = None
 
     def held(self) -> list[Tensor]:
-        """Return the tensors, or [] before the first call."""
         return [part for part in (self.values, self.total, self.peak) if part is not None]
 
     def reorder(self, rows: Tensor) -> None:
@@ -197,7 +195,6 @@ class KernelSums:
             )
 
     def bytes(self) -> int:
-        """Return the size of the sums in bytes."""
         return sum(part.numel() * part.element_size() for part in self.held())
 
 
@@ -239,7 +236,6 @@ def read(query: Tensor, past: KernelSums) -> Tensor:
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Replace -inf with 0."""
     return x.masked_fill(x == float("-inf"), 0)
 
 

@@ -146,7 +146,6 @@ class OneDNN:
         return onednn(x, self.copy, self.bias)
 
     def then(self, x: Tensor, post: Post) -> Tensor:
-        """Apply `post` to the product."""
         return onednn(x, self.copy, self.bias, post)
 
 

@@ -51,11 +51,9 @@ class AttentionMap:
 
     @property
     def is_cross(self) -> bool:
-        """True for cross-attention."""
         return self.place.endswith(".cross_attention")
 
     def scores(self) -> Iterator[HeadScores]:
-        """Yield the scores of each head."""
         weights = self.weights.double()
         entropy = -reduce(torch.xlogy(weights, weights), "head query key -> head query", "sum") / math.log(2)
         places = torch.arange(weights.shape[-1], device=weights.device)

@@ -222,7 +222,6 @@ class Guide:
         return self.fewest[first]
 
     def complete(self, first: bool, ids: Sequence[int]) -> bool:
-        """True if the written text matches."""
         matcher = self._matcher(first, self._read(first, ids)[0], None)
         return matcher is not None and bool(matcher.is_accepting())
 

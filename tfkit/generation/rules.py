@@ -67,7 +67,6 @@ class Rules:
         return [rule.most for rule in self.stop if rule.most is not None]
 
     def complete(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
-        """True if the logits rules accept the new tokens `ids` as a complete text."""
         return all(rule.complete(prompt, ids) for rule in self.logits)
 
     def done(self, prompt: Sequence[int], ids: Sequence[int], seconds: float) -> bool:

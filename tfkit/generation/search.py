@@ -79,7 +79,6 @@ class Search:
         return min([self.room[row], *self.rules.bounds])
 
     def seconds(self) -> float:
-        """Return the elapsed time of the search."""
         return time.monotonic() - self.began
 
     def ends(self, row: int, ids: Sequence[int], seconds: float) -> bool:

@@ -42,7 +42,6 @@ class PaddedRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.ids.shape[0]
 
     @property
@@ -263,7 +262,6 @@ class Stepper:
 
     @property
     def rows(self) -> int:
-        """Number of sequences."""
         return self.text.rows
 
     def logits(self) -> Tensor:

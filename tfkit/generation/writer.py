@@ -129,7 +129,6 @@ class Writer:
 
     @property
     def model(self) -> Model:
-        """The decoder's underlying model."""
         return self.decoder.model
 
     def write(self, read: Sequence[Source], scored: bool = True) -> list[list[GeneratedText]]:

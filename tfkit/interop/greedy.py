@@ -43,7 +43,6 @@ class FilesVerdict:
 
     @property
     def failures(self) -> list[str]:
-        """One message per failure."""
         bounds = {name: self.bounds.get(name, self.tolerance) for name in self.differences}
         off = [
             f"{name}: off by {worst:.1e}, more than {bounds[name]:.1e}"
@@ -59,7 +58,6 @@ class FilesVerdict:
         return off
 
     def as_data(self) -> JsonObject:
-        """Return the verdict as plain data."""
         return {**vars(self), "equal": not self.failures, "failures": self.failures}
 
 

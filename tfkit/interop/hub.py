@@ -147,7 +147,8 @@ def push(run: Run | str | Path, target: str, force: bool = False, private: bool 
     with tempfile.TemporaryDirectory() as beside:
         files = {name: _without_paths(paths, file, Path(beside) / name) for name, file in _files(folder).items()}
         card = run_card(folder, run.recipe.name, paths.out_of("\n".join(run.summary)).split("\n"), target)
-        contents: dict[str, Path | bytes] = {**files, SUMS: _sums(files), CARD: card.encode()}
+        sums = "".join(f"{sha256_of(path)}  {name}\n" for name, path in sorted(files.items()))
+        contents: dict[str, Path | bytes] = {**files, SUMS: sums.encode(), CARD: card.encode()}
         if place is not None:
             _put(place, target, contents, force, private)
         else:
@@ -206,11 +207,6 @@ def _files(folder: RunFolder) -> dict[str, Path]:
     files |= {path.relative_to(folder.path).as_posix(): path for path in kept}
     record.check(folder, files)
     return files
-
-
-def _sums(files: Mapping[str, Path]) -> bytes:
-    """Return the checksum manifest of the pushed files."""
-    return "".join(f"{sha256_of(path)}  {name}\n" for name, path in sorted(files.items())).encode()
 
 
 def _check_free(target: str, existing: set[str], force: bool) -> None:

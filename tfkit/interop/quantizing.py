@@ -42,7 +42,6 @@ class QuantizedRun:
     scores: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """Return the result as plain data for JSON."""
         scores = {name: {"before": before, "after": after} for name, (before, after) in self.scores.items()}
         return {
             "run": str(self.folder),

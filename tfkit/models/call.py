@@ -91,7 +91,6 @@ class DecodeState:
         return torch.cat((past, real), dim=1)
 
     def span(self, queries: int, device: torch.device) -> Span:
-        """Return the span of the next tokens."""
         return Span(queries, self.length + queries, self.length, device)
 
     def take_back(self, length: int) -> None:
@@ -109,7 +108,6 @@ class DecodeState:
         held.append(new.expand(max(held.rows, new.shape[0]), -1))
 
     def reserve(self, length: int) -> None:
-        """Reserve memory for a text of this length."""
         for _, state in self._of_text():
             if hasattr(state, "reserve"):
                 state.reserve(length)

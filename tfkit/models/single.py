@@ -34,10 +34,7 @@ class SingleStack(Model):
 
     @named_inputs(StackInputs)
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        **given: Unpack[StackInputs],
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **given: Unpack[StackInputs]
     ) -> ModelOutput:
         """Compute logits and hidden states of [batch time] ids (or [batch time d_model] vectors in `inputs_embeds`).
 

@@ -119,7 +119,6 @@ class Classes:
         for group in self.groups:
             self._arguments(group)
 
-    # groups
     def of(self, scope: Scope) -> Instance | str:
         """Return the constructor of a scope's module, grouped with equal ones."""
         if id(scope) not in self.made:
@@ -200,7 +199,6 @@ class Classes:
         return children, own
 
     def child(self, module: nn.Module) -> Child:
-        """Return the constructor of a child."""
         if id(module) in self.scopes:
             return self.of(self.scopes[id(module)])
         if isinstance(module, nn.ModuleList):
@@ -255,7 +253,6 @@ class Classes:
                 return siblings and (not isinstance(parent, nn.ModuleList) or len(set(map(id, parent))) == 1)
         return False
 
-    # names within a class
     def access(self, path: str, base: str) -> str:
         """Write the path of a module or weight relative to the class at `base`."""
         names = path.removeprefix(base).removeprefix(".").split(".")
@@ -317,10 +314,8 @@ class Classes:
         return [kind, place or kind, f"{place}{kind}", f"{side}{kind}"]
 
     def _parts(self, group: Pattern) -> list[str]:
-        """Return the names of the classes of the children."""
         return [self.groups[one.group].name for one in group.children.values() if isinstance(one, Instance)]
 
-    # numbers that differ
     def _arguments(self, group: Pattern) -> None:
         """Name the numbers that differ between the instances of a class; equal columns of numbers are one argument."""
         if group.scope.module is None:

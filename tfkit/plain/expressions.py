@@ -52,7 +52,6 @@ class Phrasing:
         self.name, self.module, self.device = name, module, device
 
     def argument(self, one: object, role: str = "") -> str:
-        """Write an argument."""
         if isinstance(one, Value):
             return self.name(one)
         if isinstance(one, Size):
@@ -91,7 +90,6 @@ class Phrasing:
         return f" {sign} ".join(f"({side})" if " " in side and sign != "+" else side for side in sides)
 
     def step(self, step: Operation) -> str:
-        """Write the call of a step."""
         if step.kind == "constant":
             return f"{str(step.function)[:-1]}, device={self.device})"
         if step.child is not None:

@@ -218,7 +218,6 @@ class Forward:
         yield Line(f"row, place = torch.where({chosen} == expert)", 4)
         yield Line(f"{name}[row, place] = {self.module(str(step.path))}({given}, expert)", 4)
 
-    # names
     def _pick(self, value: Value) -> str:
         """Choose a name from the variables that held the value here, in inner scopes, or in outer ones."""
         if value in self.streams:

@@ -84,7 +84,6 @@ class Recorder(TorchFunctionMode):
         self.stack.append(root)
         return root
 
-    # tensors
     def new(self, tensor: Tensor, value: Value) -> Value:
         """Set the value of a tensor."""
         value.shape = value.shape or tuple(map(int, tensor.shape))
@@ -129,7 +128,6 @@ class Recorder(TorchFunctionMode):
         batch = self.lengths["batch"]
         return (size > 0 and size % batch == 0) or any(abs(size - length) <= 1 for length in self.lengths.values())
 
-    # calls
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         """Call a function and record it, if it returns tensors."""
         kwargs = kwargs or {}
@@ -266,7 +264,6 @@ class Recorder(TorchFunctionMode):
             return None if source is None else next((name for _, name in source.names if len(name) > 1), source.usual)
         return NAMED.get(step.name)
 
-    # names and places of the code that calls
     def frame(self) -> FrameType:
         """Return the frame of the code that called torch."""
         frame = sys._getframe(1)
@@ -292,7 +289,6 @@ class Recorder(TorchFunctionMode):
             if id(tensor) in names and id(tensor) in self.values:
                 self.values[id(tensor)].names.append((self.stack[-1], names[id(tensor)]))
 
-    # scopes
     def place(self, step: Operation) -> None:
         """Append a step to the scope that its weights and inputs allow: before the layers if it needs none of them."""
         scope, chain, values = self.stack[-1], self.stack[-1].chain(), step.values()
@@ -355,7 +351,6 @@ class Recorder(TorchFunctionMode):
         return out
 
     def weighs(self, module: nn.Module) -> bool:
-        """True if a module has weights."""
         if id(module) not in self.heavy:
             self.heavy[id(module)] = weighs(module)
         return self.heavy[id(module)]

@@ -88,7 +88,6 @@ def smaller(recipe: Recipe, least: int = 1) -> Recipe | None:
 
 
 def _kinds(blueprint: Blueprint) -> list[int]:
-    """Return the number of kinds of layers in each stack."""
     return [len(plan.layers) for plan in blueprint.stacks()]
 
 

@@ -39,7 +39,6 @@ class Filler:
         self.place = 0
 
     def constructor(self) -> list[str]:
-        """Write the lines of __init__."""
         lines = [f"self.{name} = {self.child(child)}" for name, child in self.group.children.items()]
         lines += [self.fill(text) for text in self.group.own]
         first, count = (
@@ -67,7 +66,6 @@ class Filler:
         return lines
 
     def fill(self, text: str, prefix: str = "") -> str:
-        """Replace the numbers of a text."""
         return MARK.sub(lambda found: self._number(found[0], prefix), text)
 
     def _number(self, number: str, prefix: str = "") -> str:

@@ -52,7 +52,6 @@ class Sizes(tuple[int, ...]):
     """Shape of a recorded tensor."""
 
     def numel(self) -> int:
-        """Return the number of elements."""
         total: int = 1
         for size in self:
             total = total * size
@@ -149,14 +148,12 @@ class Scope:
         return [self, *([] if self.parent is None else self.parent.chain())]
 
     def under(self) -> Iterator[Scope]:
-        """Yield the scope and all within."""
         yield self
         for step in self.steps:
             if step.child is not None:
                 yield from step.child.under()
 
     def move(self, parent: Scope) -> None:
-        """Put the scope into another one."""
         self.parent = parent
         for scope in self.under():
             scope.depth = 0 if scope.parent is None else scope.parent.depth + 1

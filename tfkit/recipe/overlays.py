@@ -20,10 +20,7 @@ _SECTION_PATHS = {
     "study.match", "study.baseline", "study.seeds", "study.sizes", "study.design", "study.design.confirm",
 }  # fmt: skip
 # mutually exclusive keys of a section: setting one removes the other
-_ALTERNATIVES = {
-    "train": {"steps": "epochs", "epochs": "steps"},
-    "data.batch": {"tokens": "size", "size": "tokens"},
-}
+_ALTERNATIVES = {"train": {"steps": "epochs", "epochs": "steps"}, "data.batch": {"tokens": "size", "size": "tokens"}}
 _PART_OR_SIDES = {"data.tokenizer"}  # one part, or a mapping with a part per side; one form replaces the other
 
 

@@ -127,7 +127,6 @@ def parts_of(slot: str) -> dict[str, Schema]:
 
 
 def _of_type(*names: str) -> Schema:
-    """Return a schema that matches mappings whose `type` is one of these names."""
     return {"properties": {"type": {"enum": list(names)}}, "required": ["type"]}
 
 
@@ -190,7 +189,6 @@ class _Reader:
         self.varied = varied
 
     def mapping(self, source: Schema) -> Schema:
-        """Translate the schema of a mapping."""
         others = source.get("additionalProperties", "properties" not in source)
         schema = closed({name: self._option(one) for name, one in source.get("properties", {}).items()})
         schema["additionalProperties"] = others if isinstance(others, bool) else self.value(others)
@@ -210,7 +208,6 @@ class _Reader:
         return ({"description": text} if text else {}) | schema
 
     def value(self, source: Schema) -> Schema:
-        """Translate the schema of a value."""
         if union := source.get("anyOf", source.get("oneOf")):
             return either(*map(self.value, union))
         if "x-slot" in source:

@@ -129,7 +129,6 @@ class Checkpoints:
         return sorted((path for path in paths if _FOLDER.fullmatch(path.name)), key=step_of)
 
     def last(self) -> Path | None:
-        """Return the newest checkpoint, or None."""
         return next(reversed(self.all()), None)
 
     def trained(self, most: int) -> list[Path]:

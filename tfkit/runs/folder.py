@@ -84,7 +84,6 @@ class RunFolder:
 
     @property
     def holds_import(self) -> bool:
-        """True if the run was imported, not trained."""
         return self.holds_run and IMPORTED in self.known
 
     @property

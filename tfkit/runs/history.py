@@ -151,12 +151,10 @@ class MetricsLog:
         self._file: IO[str] = open_log(path)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one line."""
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -285,7 +283,6 @@ class HistoryFile:
         )
 
     def reached(self, progress: Progress) -> None:
-        """Update progress and save it."""
         history = self.history
         history.steps, history.tokens, history.targets = progress.step, progress.tokens, progress.targets
         history.best, history.best_step = progress.scores, progress.best_step

@@ -65,7 +65,6 @@ class StudySource:
         return self._once((tuple(variants), sets), laid)
 
     def base(self, study: Study, size: Mapping[str, object]) -> Recipe:
-        """Return the baseline of a study at a size."""
         return self.recipe(study.base_variants, {**study.base_values, **size})
 
     def start(self, study: Study, size: Mapping[str, object]) -> dict[str, int]:

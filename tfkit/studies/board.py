@@ -134,7 +134,6 @@ class Board:
     folder: Path
 
     def run_folder(self, run: PlannedRun) -> RunFolder:
-        """Return the folder of a run."""
         return RunFolder(self.folder / RUNS / run.name)
 
     def history(self, run: PlannedRun) -> History | None:
@@ -217,7 +216,6 @@ class Board:
         return {**examples_of(self.run_folder(run)), **probes}
 
     def step(self, run: PlannedRun) -> int:
-        """Return the last logged step."""
         file = self.run_folder(run) / METRICS
         try:
             lines, _ = good_lines(read_bytes(file))

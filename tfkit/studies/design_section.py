@@ -39,7 +39,6 @@ class Design(Section):
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Options by group."""
         return tuple(parts_of(entry, "|") for entry in self.screen)
 
     @property

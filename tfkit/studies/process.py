@@ -67,7 +67,6 @@ class Job:
         return self._process.exitcode
 
     def wait(self) -> int:
-        """Wait for the end and return the exit status."""
         self._process.join()
         return self._process.exitcode or 0
 

@@ -62,7 +62,6 @@ class RunRow:
         return [value for value in found if value is not None] or found
 
     def shown(self, key: str) -> str:
-        """Format a column."""
         return ", ".join(dict.fromkeys(map(_word, self.lookup(key))))
 
 

@@ -61,7 +61,6 @@ class Match(Section):
 
     @property
     def key(self) -> str:
-        """Key to solve for."""
         return self.parameters or self.flops or STEPS
 
 
@@ -107,17 +106,14 @@ class ProbeMeasure(Section):
 
     @property
     def corpus(self) -> str:
-        """Name of the corpus."""
         return self.probe if isinstance(self.probe, str) else str(self.probe["type"])
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the corpus."""
         return {} if isinstance(self.probe, str) else {key: self.probe[key] for key in self.probe if key != "type"}
 
     @property
     def name(self) -> str:
-        """Name of the measure."""
         return f"probe.{self.corpus}"
 
 
@@ -180,7 +176,6 @@ class Study(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the measures."""
         return tuple(one if isinstance(one, str) else one.name for one in self.measure)
 
     @property
@@ -206,12 +201,10 @@ class Study(Section):
 
     @property
     def base_variants(self) -> tuple[str, ...]:
-        """Variants that define the baseline."""
         return parts_of(self.baseline) if isinstance(self.baseline, str) and self.baseline else ()
 
     @property
     def base_values(self) -> Mapping[str, object]:
-        """Values by key that define the baseline."""
         return {} if isinstance(self.baseline, str) else self.baseline
 
 

@@ -115,7 +115,6 @@ class Comparison:
         return self.diverged + self.failed, self.diverged_against + self.failed_against
 
     def words(self) -> str:
-        """Describe the verdict."""
         return self._verdict_words() + self.ending
 
     @property

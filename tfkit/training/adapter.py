@@ -41,8 +41,6 @@ class Adapter(Component):
     """Base class of adapters: `attach` adds trainable weights to a frozen model."""
 
     class Config(RecipeConfig):
-        """Options of all adapters."""
-
         also: Names = Field((), description="parameters of the model to train in full, such as a new head: head.*")
 
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:

@@ -157,7 +157,6 @@ class Ema(Callback):
         }
 
     def step(self, training: Training, record: Record) -> None:
-        """Update the average."""
         decay = min(self.decay, (1 + training.step) / (10 + training.step))
         parameters = dict(training.trained.named_parameters())
         torch._foreach_lerp_(
@@ -193,7 +192,6 @@ class Tracker(Callback):
         self.write(training.step, scores)
 
     def write(self, step: int, record: Record) -> None:
-        """Log the record of a step."""
         raise NotImplementedError(f"{type(self).__name__} has no write")
 
 

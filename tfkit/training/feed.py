@@ -93,7 +93,6 @@ class Feed:
         return {name: tensor.to(self.device) for name, tensor in made.items()}
 
     def __str__(self) -> str:
-        """Describe the number and size of batches."""
         batches = self.plan(0)
         real = int(np.asarray(self.lengths).reshape(len(self.items), -1)[:, -1].sum())
         number = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
@@ -135,7 +134,6 @@ class Ahead(Iterator[Made]):
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Run the thread during the block."""
         self._turn.release()
         try:
             yield

@@ -173,7 +173,6 @@ class Trainer:
             yield
 
     def save(self) -> Path:
-        """Write a checkpoint and return its folder."""
         return self.checkpoints.write(self._snapshot())
 
     def _snapshot(self) -> Snapshot:

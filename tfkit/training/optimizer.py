@@ -194,7 +194,6 @@ class Adam(Optimizer):
     config: Config
 
     def make(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """Create Adam without weight decay."""
         options = {"betas": self.config.betas, "eps": self.config.eps}
         return made(torch.optim.Adam, parameter_groups(model, decay_norms_and_biases=True), lr, options)
 
@@ -233,7 +232,6 @@ class TwoOptimizers(torch.optim.Optimizer):
         super().__init__(groups, {})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no optimizer here takes a closure
-        """Step both optimizers, each on its groups."""
         for name, part in self.parts.items():
             part.param_groups = [group for group in self.param_groups if group["by"] == name]
             part.state = self.state

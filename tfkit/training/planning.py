@@ -210,7 +210,6 @@ class TrainingPlan:
         return " ".join([line, *(f"--set {one}" for one in sets)])
 
     def as_data(self) -> dict[str, object]:
-        """Return the plan as plain data."""
         layouts = [{**asdict(one), "tokens": one.rows * self.length} for one in self.layouts]
         facts = {name: getattr(self, name) for name in ("parameters", "length", "devices", "room", "command")}
         return {"recipe": self.recipe.name, **facts, "layouts": layouts}

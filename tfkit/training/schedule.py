@@ -28,8 +28,6 @@ class Schedule(ScheduleFacts):
     """Base class of schedules."""
 
     class Config(ScheduleFacts.Config, RecipeConfig):
-        """Options of all schedules."""
-
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             warmup = self.warmup_steps()
             if facts.steps is not None and warmup >= facts.steps:
@@ -126,7 +124,6 @@ class Cosine(Decay):
     """lr = final + (peak - final) * (1 + cos(pi * progress)) / 2 (Loshchilov and Hutter 2016, arXiv 1608.03983)."""
 
     def remaining(self, progress: float) -> float:
-        """Return (1 + cos(pi * progress)) / 2."""
         return (1.0 + math.cos(math.pi * progress)) / 2.0
 
 
@@ -135,7 +132,6 @@ class LinearDecay(Decay):
     """lr = final + (peak - final) * (1 - progress), after a linear warmup (Devlin et al. 2018, arXiv 1810.04805)."""
 
     def remaining(self, progress: float) -> float:
-        """Return 1 - progress."""
         return 1.0 - progress
 
 
@@ -170,7 +166,6 @@ class WarmupStableDecay(Decay):
         return min(1.0, max(0.0, (step - total + falling) / falling))
 
     def remaining(self, progress: float) -> float:
-        """Return 1 - progress, or 1 - sqrt(progress)."""
         return 1.0 - (progress if self.config.shape == "linear" else math.sqrt(progress))
 
 
@@ -190,6 +185,5 @@ class Constant(Schedule):
     config: Config
 
     def lr(self, step: int, total: int, d_model: int) -> float:
-        """Return the learning rate of `step`."""
         config = self.config
         return config.lr if step >= config.warmup else config.lr * step / config.warmup

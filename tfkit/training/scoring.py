@@ -54,7 +54,6 @@ class SampleOutput(NamedTuple):
     reference: str
 
     def line(self) -> str:
-        """Format as one line."""
         return f"{cut(self.source)} -> {cut(self.output)} (reference: {cut(self.reference)})"
 
 

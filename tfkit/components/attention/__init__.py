@@ -10,21 +10,12 @@
 | linear | the cheapest baseline: like performer, with simple features that do not approximate softmax |
 """
 
-from tfkit.components.attention.base import Attention, KeyValueState
-from tfkit.components.attention.differential import Differential
-from tfkit.components.attention.latent import Latent
-from tfkit.components.attention.linear import KernelAttention, LinearAttention, Performer
-from tfkit.components.attention.longformer import LongformerAttention
-from tfkit.components.attention.multi_head import MultiHead
-
-__all__ = [
-    "Attention",
-    "Differential",
-    "KernelAttention",
-    "KeyValueState",
-    "Latent",
-    "LinearAttention",
-    "LongformerAttention",
-    "MultiHead",
-    "Performer",
-]
+from tfkit.components.attention.base import Attention as Attention
+from tfkit.components.attention.base import KeyValueState as KeyValueState
+from tfkit.components.attention.differential import Differential as Differential
+from tfkit.components.attention.latent import Latent as Latent
+from tfkit.components.attention.linear import KernelAttention as KernelAttention
+from tfkit.components.attention.linear import LinearAttention as LinearAttention
+from tfkit.components.attention.linear import Performer as Performer
+from tfkit.components.attention.longformer import LongformerAttention as LongformerAttention
+from tfkit.components.attention.multi_head import MultiHead as MultiHead

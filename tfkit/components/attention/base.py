@@ -45,7 +45,6 @@ class KeyValueState:
         self._held.keeps = count
 
     def reserve(self, length: int) -> None:
-        """Reserve memory for `length` tokens."""
         self._held.reserve(length)
 
     def reorder(self, rows: Tensor) -> None:
@@ -93,5 +92,4 @@ class PlainHeadsConfig(Attention.Config):
         yield from check_bias(self.bias, self.projections)
 
     def width(self, shape: Shape) -> int:
-        """Return the width of one head."""
         return self.head_dim or shape.d_model // self.num_heads

@@ -80,7 +80,6 @@ class Latent(Attention):
             return self.head_dim + self.rotary_head_dim
 
         def width(self, shape: Shape) -> int:
-            """Return the width of the rotated part of a head."""
             return self.rotary_head_dim
 
     capabilities = frozenset(OF_LAYERS)

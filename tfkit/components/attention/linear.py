@@ -38,7 +38,6 @@ class KernelAttention(Attention):
                 yield Unlearnable("", text)
 
         def num_features(self, shape: Shape) -> int:
-            """Return the number of features phi."""
             return self.width(shape)
 
     capabilities = frozenset({"causal", "bidirectional", "cross_attention", "cache", "padding", "compile", "export"})
@@ -70,7 +69,8 @@ class KernelAttention(Attention):
         if temperature is not None:
             query = query * temperature[:, None, :, None]  # temperature [batch query]
         source = x if context.source is None else context.source
-        if past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE and _is_plain():
+        plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()  # neither gradients nor a graph
+        if plain and past is None and not self.causal and max(x.shape[1], source.shape[1]) > PIECE:
             return self._merged(self._in_pieces(query, source, context.mask.real))
         query = self.log_features(query)  # [batch head query feature]
         if past is not None and context.source is not None and past.values is not None:
@@ -99,11 +99,6 @@ class KernelAttention(Attention):
 
     def _split(self, x: Tensor) -> Tensor:
         return rearrange(x, SPLIT, head=self.config.num_heads)
-
-
-def _is_plain() -> bool:
-    """True in eager inference: neither gradients nor a graph are needed."""
-    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 @register("attention", "linear")

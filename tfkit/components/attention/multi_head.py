@@ -49,7 +49,6 @@ class Gate(BaseModel):
     bias: bool = Field(False, description="add a bias to the gate's projection")
 
     def build(self, shape: Shape, heads: int, dim: int) -> HeadGate:
-        """Build the gate for `heads` of width `dim`."""
         return HeadGate(self, shape, heads, dim)
 
 
@@ -171,7 +170,6 @@ class MultiHead(Attention):
                 yield Problem("bias", "there is no output projection; remove 'output' from the list")
 
         def _check_norms(self, shape: Shape) -> Iterator[Problem]:
-            """Check the inner norms against the widths of the heads."""
             width = self.width(shape)
             value_dim, kv_heads = self.value_dim or width, self.num_kv_heads or self.num_heads
             for heads in {self.num_heads, kv_heads} if self.qk_norm_at == "width" else {1}:
@@ -204,7 +202,6 @@ class MultiHead(Attention):
             return self.num_kv_heads or self.num_heads, width, self.value_dim or width
 
         def width(self, shape: Shape) -> int:
-            """Return the width of one query and key head."""
             return self.head_dim or shape.d_model // self.num_heads
 
         def may_attend_to_nothing(self) -> bool:

@@ -52,7 +52,6 @@ def _rows(path: Path, width: int) -> Iterator[tuple[str, Sequence[float] | Vecto
 
 
 def _text_rows(path: Path, width: int) -> Iterator[tuple[str, list[float]]]:
-    """Yield each token with its vector."""
     promised, count, line = None, 0, 0
     for line, text in _lines(path):
         if line == 1 and (header := _header(text)) is not None:

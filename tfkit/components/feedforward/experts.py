@@ -115,7 +115,6 @@ class Router(BaseModel):
             yield "group_score", "top2 needs groups of at least two experts; use max"
 
     def build(self, width: int, num_experts: int, num_active: int) -> Routing:
-        """Build the router for tokens of width `width`."""
         return Routing(self, width, num_experts, num_active)
 
 

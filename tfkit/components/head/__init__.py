@@ -13,20 +13,14 @@
 | hidden | the output is the hidden states |
 """
 
-from tfkit.components.head.base import Head, TokenHead
-from tfkit.components.head.pooled import Classifier, Pooled, RegressionHead
-from tfkit.components.head.tokens import Discriminator, Hidden, LanguageModel, MaskedLM, SpanHead, TokenClassifier
-
-__all__ = [
-    "Classifier",
-    "Discriminator",
-    "Head",
-    "Hidden",
-    "LanguageModel",
-    "MaskedLM",
-    "Pooled",
-    "RegressionHead",
-    "SpanHead",
-    "TokenClassifier",
-    "TokenHead",
-]
+from tfkit.components.head.base import Head as Head
+from tfkit.components.head.base import TokenHead as TokenHead
+from tfkit.components.head.pooled import Classifier as Classifier
+from tfkit.components.head.pooled import Pooled as Pooled
+from tfkit.components.head.pooled import RegressionHead as RegressionHead
+from tfkit.components.head.tokens import Discriminator as Discriminator
+from tfkit.components.head.tokens import Hidden as Hidden
+from tfkit.components.head.tokens import LanguageModel as LanguageModel
+from tfkit.components.head.tokens import MaskedLM as MaskedLM
+from tfkit.components.head.tokens import SpanHead as SpanHead
+from tfkit.components.head.tokens import TokenClassifier as TokenClassifier

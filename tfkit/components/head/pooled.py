@@ -108,7 +108,6 @@ class TextHead(PoolingHead):
         bias: bool = Field(True, description="add biases to dense and output")
 
         def outputs(self) -> int:
-            """Return the number of outputs."""
             return 1
 
     config: Config
@@ -139,8 +138,7 @@ class Classifier(TextHead):
             description="number of classes; labels: the number of labels in the training corpus"
         )
         independent: bool = Field(
-            False,
-            description="predict each class independently (sigmoid), for texts with several labels (multi_label)",
+            False, description="predict each class independently (sigmoid), for texts with several labels (multi_label)"
         )
 
         def classes(self) -> int | Literal["labels"]:

@@ -92,8 +92,7 @@ class MaskedLM(TokenHead):
         )
         d_output: Width | None = Field(None, description="output width of dense (RemBERT); none: d_model")
         d_inner: Width | None = Field(
-            None,
-            description="width of a dense layer and activation before dense (UltraBERT); none: no such layer",
+            None, description="width of a dense layer and activation before dense (UltraBERT); none: no such layer"
         )
         bias: Bias | Literal["frozen"] = Field(
             True,

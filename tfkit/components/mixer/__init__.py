@@ -13,32 +13,16 @@
 | kimi_delta | Kimi Linear: gated_delta_net with a decay for each channel instead of each head |
 """
 
-from tfkit.components.mixer.base import (
-    GRU,
-    LSTM,
-    RNN,
-    Fourier,
-    Mamba,
-    Mamba2,
-    Mixer,
-    Recurrent,
-    RecurrentState,
-    ShortConvolution,
-)
-from tfkit.components.mixer.delta import DeltaRule, GatedDeltaNet, KimiDelta
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "DeltaRule",
-    "Fourier",
-    "GatedDeltaNet",
-    "KimiDelta",
-    "Mamba",
-    "Mamba2",
-    "Mixer",
-    "Recurrent",
-    "RecurrentState",
-    "ShortConvolution",
-]
+from tfkit.components.mixer.base import GRU as GRU
+from tfkit.components.mixer.base import LSTM as LSTM
+from tfkit.components.mixer.base import RNN as RNN
+from tfkit.components.mixer.base import Fourier as Fourier
+from tfkit.components.mixer.base import Mamba as Mamba
+from tfkit.components.mixer.base import Mamba2 as Mamba2
+from tfkit.components.mixer.base import Mixer as Mixer
+from tfkit.components.mixer.base import Recurrent as Recurrent
+from tfkit.components.mixer.base import RecurrentState as RecurrentState
+from tfkit.components.mixer.base import ShortConvolution as ShortConvolution
+from tfkit.components.mixer.delta import DeltaRule as DeltaRule
+from tfkit.components.mixer.delta import GatedDeltaNet as GatedDeltaNet
+from tfkit.components.mixer.delta import KimiDelta as KimiDelta

@@ -40,7 +40,6 @@ class RecurrentState:
         self.parts = tuple(part.index_select(1, rows) for part in self.parts)
 
     def bytes(self) -> int:
-        """Return the size of the state in bytes."""
         return sum(part.numel() * part.element_size() for part in self.parts)
 
 
@@ -333,7 +332,6 @@ class Mamba2(Convolving):
         conv_bias: bool = Field(True, description="add a bias to the convolution")
 
         def heads(self, shape: Shape) -> int:
-            """Return the number of heads."""
             return self.num_heads or (self.expand or 2) * shape.d_model // self.head_dim
 
         def check(self, shape: Shape) -> Iterator[Problem]:

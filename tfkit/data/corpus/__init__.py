@@ -36,66 +36,44 @@ fields `source` and `target` (pairs), only `text`, `text` and `label`, or `text`
 `parquet`, the option `fields` maps these fields, and the `tag` of an example, to names in the file.
 """
 
-from tfkit.data.corpus.base import Corpus, Example, RecordCorpus, TextRecordCorpus
-from tfkit.data.corpus.drawn import Docstrings, Phrases, Shapes, Tones
-from tfkit.data.corpus.fasta import Fasta
-from tfkit.data.corpus.mixture import Mixture
-from tfkit.data.corpus.probes import (
-    AssociativeRecall,
-    Brackets,
-    Copying,
-    Induction,
-    ModularAddition,
-    Parity,
-    Probe,
-    Reversal,
-    Sorting,
-)
-from tfkit.data.corpus.reasoning import Brevo, Capo, Depo, Lano, Mano
-from tfkit.data.corpus.records import Conversations, Csv, Datasets, JsonLines, Parquet
-from tfkit.data.corpus.text_files import Conllu, LabelledText, ParallelText, ParallelTsv, TaggedText, TextCorpus
-from tfkit.data.corpus.vectors import Arrays, Audio, Digits, Images, Npy, VectorCorpus
-
-__all__ = [
-    "Arrays",
-    "AssociativeRecall",
-    "Audio",
-    "Brackets",
-    "Brevo",
-    "Capo",
-    "Conllu",
-    "Conversations",
-    "Copying",
-    "Corpus",
-    "Csv",
-    "Datasets",
-    "Depo",
-    "Digits",
-    "Docstrings",
-    "Example",
-    "Fasta",
-    "Images",
-    "Induction",
-    "JsonLines",
-    "LabelledText",
-    "Lano",
-    "Mano",
-    "Mixture",
-    "ModularAddition",
-    "Npy",
-    "ParallelText",
-    "ParallelTsv",
-    "Parity",
-    "Parquet",
-    "Phrases",
-    "Probe",
-    "RecordCorpus",
-    "Reversal",
-    "Shapes",
-    "Sorting",
-    "TaggedText",
-    "TextCorpus",
-    "TextRecordCorpus",
-    "Tones",
-    "VectorCorpus",
-]
+from tfkit.data.corpus.base import Corpus as Corpus
+from tfkit.data.corpus.base import Example as Example
+from tfkit.data.corpus.base import RecordCorpus as RecordCorpus
+from tfkit.data.corpus.base import TextRecordCorpus as TextRecordCorpus
+from tfkit.data.corpus.drawn import Docstrings as Docstrings
+from tfkit.data.corpus.drawn import Phrases as Phrases
+from tfkit.data.corpus.drawn import Shapes as Shapes
+from tfkit.data.corpus.drawn import Tones as Tones
+from tfkit.data.corpus.fasta import Fasta as Fasta
+from tfkit.data.corpus.mixture import Mixture as Mixture
+from tfkit.data.corpus.probes import AssociativeRecall as AssociativeRecall
+from tfkit.data.corpus.probes import Brackets as Brackets
+from tfkit.data.corpus.probes import Copying as Copying
+from tfkit.data.corpus.probes import Induction as Induction
+from tfkit.data.corpus.probes import ModularAddition as ModularAddition
+from tfkit.data.corpus.probes import Parity as Parity
+from tfkit.data.corpus.probes import Probe as Probe
+from tfkit.data.corpus.probes import Reversal as Reversal
+from tfkit.data.corpus.probes import Sorting as Sorting
+from tfkit.data.corpus.reasoning import Brevo as Brevo
+from tfkit.data.corpus.reasoning import Capo as Capo
+from tfkit.data.corpus.reasoning import Depo as Depo
+from tfkit.data.corpus.reasoning import Lano as Lano
+from tfkit.data.corpus.reasoning import Mano as Mano
+from tfkit.data.corpus.records import Conversations as Conversations
+from tfkit.data.corpus.records import Csv as Csv
+from tfkit.data.corpus.records import Datasets as Datasets
+from tfkit.data.corpus.records import JsonLines as JsonLines
+from tfkit.data.corpus.records import Parquet as Parquet
+from tfkit.data.corpus.text_files import Conllu as Conllu
+from tfkit.data.corpus.text_files import LabelledText as LabelledText
+from tfkit.data.corpus.text_files import ParallelText as ParallelText
+from tfkit.data.corpus.text_files import ParallelTsv as ParallelTsv
+from tfkit.data.corpus.text_files import TaggedText as TaggedText
+from tfkit.data.corpus.text_files import TextCorpus as TextCorpus
+from tfkit.data.corpus.vectors import Arrays as Arrays
+from tfkit.data.corpus.vectors import Audio as Audio
+from tfkit.data.corpus.vectors import Digits as Digits
+from tfkit.data.corpus.vectors import Images as Images
+from tfkit.data.corpus.vectors import Npy as Npy
+from tfkit.data.corpus.vectors import VectorCorpus as VectorCorpus

@@ -304,14 +304,11 @@ class SplitCorpus(Corpus):
     part_slot, part_name = "corpus", "part"
 
     class Config(Corpus.Config):
-        """The whole corpus, and its division."""
-
         of: sections.Corpus
         split: Partition
         name: str
 
         def files_read(self) -> tuple[str, ...]:
-            """Return the files of the corpus, and the lists."""
             return self.of.files_read() and (*self.of.files_read(), *self.split.lists.values())
 
     config: Config

@@ -40,7 +40,6 @@ def first_sentence(text: str) -> tuple[str, str]:
 
 
 _TESTS = {"test", "tests", "idle_test"}
-_TOPICS = "pydoc_data/topics.py"
 # allowed word counts of summary and body: shorter ones are uninformative, longer ones are reference manuals
 _SUMMARY, _BODY = range(3, 31), range(5, 201)
 
@@ -113,7 +112,7 @@ def library() -> Path:
 
 def texts() -> Iterator[str]:
     """Yield the help topics, then the docstrings of all modules, sorted by name."""
-    yield from _topics(library() / _TOPICS)
+    yield from _topics(library() / "pydoc_data/topics.py")
     for file in sources():
         yield from _docstrings(file)
 
@@ -257,7 +256,6 @@ class DrawnCorpus(VectorCorpus):
             yield self.draw(place, random.Random(f"{self.config.seed} {place}"))
 
     def draw(self, place: str, rng: random.Random) -> Example:
-        """Draw an example."""
         raise NotImplementedError(f"{type(self).__name__} does not implement draw")
 
 
@@ -275,7 +273,8 @@ class Shapes(DrawnCorpus):
         while True:
             first, second, relation = rng.choice(THINGS), rng.choice(THINGS), rng.choice(RELATIONS)
             sentence = f"a {' '.join(first)} {relation} a {' '.join(second)}"
-            if _split_drawn(sentence) == self.config.split:
+            # by its hash: three fifths of the sentences are train, one fifth each valid and test
+            if SPLITS[max(0, hashlib.sha256(sentence.encode()).digest()[0] % 5 - 2)] == self.config.split:
                 break
         picture = np.full((PIXELS, PIXELS, 3), 0.95, dtype=np.float32)
         for half, thing in enumerate((first, second)):
@@ -286,11 +285,6 @@ class Shapes(DrawnCorpus):
             _paint(picture, thing, radius, row, column)
         picture += np.random.default_rng(rng.getrandbits(32)).normal(0, 0.02, picture.shape).astype(np.float32)
         return {"vectors": Vectors(place, picture), "target": sentence}
-
-
-def _split_drawn(sentence: str) -> str:
-    """Return the split of a sentence by its hash: three fifths are train, one fifth each valid and test."""
-    return SPLITS[max(0, hashlib.sha256(sentence.encode()).digest()[0] % 5 - 2)]
 
 
 def _paint(picture: Array, thing: tuple[str, str, str], radius: int, row: int, column: int) -> None:

@@ -189,9 +189,6 @@ def ordered(graph: Graph, query: str) -> list[str]:
     return order
 
 
-OPERATIONS = ("+", "-", "*")
-
-
 @register("corpus", "mano")
 class Mano(Probe):
     """Probe: source = an expression in prefix notation; target = its value modulo p (Mano, arXiv 2512.17351).
@@ -217,7 +214,7 @@ class Mano(Probe):
         if not operations:
             value = rng.randrange(self.config.modulus)
             return [str(value)], value
-        operation, left = rng.choice(OPERATIONS), rng.randrange(operations)
+        operation, left = rng.choice(("+", "-", "*")), rng.randrange(operations)
         (first, a), (second, b) = self._expression(left, rng), self._expression(operations - 1 - left, rng)
         value = {"+": a + b, "-": a - b, "*": a * b}[operation]
         return [operation, *first, *second], value % self.config.modulus

@@ -137,7 +137,6 @@ class JsonLines(TextRecordCorpus):
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
     def records(self) -> Iterator[Record]:
-        """Yield the fields of each object. Raise DataError with the line of invalid JSON or of a missing field."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if line.strip():
@@ -245,7 +244,6 @@ class Parquet(RecordCorpus):
         fields: Fields = Field(description="name of each field in the file, or a dotted path")
 
     def records(self) -> Iterator[Record]:
-        """Yield the selected fields of each row. Raise DataError if pyarrow is missing or the file is invalid."""
         for place, row in self.rows():
             yield place, pick(row, self.names, place, self.also)
 
@@ -311,7 +309,6 @@ class Conversations(TextRecordCorpus):
         file: RecipePath = Field(description="a file with one conversation per line")
 
     def records(self) -> Iterator[Record]:
-        """Yield each conversation. Raise DataError with the line number if one is invalid."""
         for number, line in enumerate(Lines(self.file, self.encoding), start=1):
             place = f"{self.file}:{number}"
             if not line.strip():
@@ -351,7 +348,6 @@ class Datasets(RecordCorpus):
     config: Config
 
     def records(self) -> Iterator[Record]:
-        """Yield the selected columns of each row. Raise DataError if pyarrow is missing or a file is invalid."""
         for file in data_files(Path(self.config.folder), self.config.split):
             for number, row in enumerate(_rows(file, [*names_of(self.names), *self.also]), start=1):
                 place = f"{file}: row {number}"

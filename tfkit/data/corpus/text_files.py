@@ -84,7 +84,6 @@ class LabelledText(TextRecordCorpus):
     config: Config
 
     def records(self) -> Iterator[Record]:
-        """Yield texts with labels. Raise DataError if the two files have different numbers of lines."""
         refuse_fasta(self.file, Lines(self.file, self.encoding))
         labels = self.config.labels
         if labels is None:
@@ -116,7 +115,6 @@ class ParallelText(TextRecordCorpus):
     config: Config
 
     def records(self) -> Iterator[Record]:
-        """Yield the pairs. Raise DataError if the files have different numbers of lines."""
         pairs = read_pairs(self.config.source, self.config.target, self.encoding)
         for number, (source, target) in enumerate(pairs, start=1):
             file = self.config.target if source.strip() else self.config.source
@@ -150,7 +148,6 @@ class ParallelTsv(TextRecordCorpus):
     config: Config
 
     def records(self) -> Iterator[Record]:
-        """Yield the pairs. Raise DataError with the line whose number of columns differs from the first line's."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
         first, source, target = next(lines), self.config.source_column, self.config.target_column
         columns = first[1].count("\t") + 1
@@ -182,7 +179,6 @@ class TaggedText(TextRecordCorpus):
     config: Config
 
     def records(self) -> Iterator[Record]:
-        """Yield words and tags. Raise DataError with the line whose numbers of words and tags differ."""
         pairs = read_pairs(self.file, self.config.tags, self.encoding)
         for number, (line, tag_line) in enumerate(pairs, start=1):
             # words are separated by spaces and tabs only, not by no-break spaces
@@ -225,7 +221,6 @@ class Conllu(TextRecordCorpus):
         self._width = 0  # columns of a file that is not CoNLL-U
 
     def records(self) -> Iterator[Record]:
-        """Yield the sentences. Raise DataError with the line whose number of columns is wrong."""
         lines = enumerate(Lines(self.file, self.encoding), start=1)
         for filled, block in groupby(lines, key=lambda line: bool(line[1].strip())):
             sentence = list(block) if filled else []

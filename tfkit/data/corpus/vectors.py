@@ -379,7 +379,6 @@ class Digits(VectorCorpus):
     config: Config
 
     def read(self) -> Iterator[Example]:
-        """Yield the digits of the split. Raise DataError if scikit-learn is missing."""
         try:
             digits: Any = import_module("sklearn.datasets").load_digits()
         except ImportError:

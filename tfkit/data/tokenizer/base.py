@@ -209,7 +209,6 @@ class Tokenizer:
         return int(number)
 
     def __contains__(self, token: str) -> bool:
-        """True if the token is in the vocabulary."""
         return self.backend.token_to_id(token) is not None
 
     def to_json(self) -> str:

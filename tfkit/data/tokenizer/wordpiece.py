@@ -51,7 +51,10 @@ class Bpe(LearnedTokenizer):
         config = self.config
         backend = tokenizers.Tokenizer(models.BPE(unk_token=self.special.unknown))
         if config.byte_level:
-            _cut_bytes(backend, config.lowercase)
+            if config.lowercase:
+                backend.normalizer = normalizers.Lowercase()
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            backend.decoder = decoders.ByteLevel()
         else:
             mark_words(backend, config.lowercase)
         trainer = trainers.BpeTrainer(
@@ -64,13 +67,6 @@ class Bpe(LearnedTokenizer):
         backend.train_from_iterator(some(texts), trainer)
         within(config.vocab_size, backend, "the distinct characters and the special tokens")
         return self.finish(backend)
-
-
-def _cut_bytes(backend: tokenizers.Tokenizer, lowercase: bool) -> None:
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
 
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]  # byte tokens, named as the library requires

@@ -20,38 +20,20 @@
 | eta | like epsilon, but less strict where the entropy is high |
 """
 
-from tfkit.generation.logits.base import Banned, Forced, LogitsRule, MinLength
-from tfkit.generation.logits.guided import Choices, Regex
-from tfkit.generation.logits.truncation import (
-    Epsilon,
-    Eta,
-    FrequencyPenalty,
-    MinP,
-    NoRepeatNgram,
-    PresencePenalty,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
-)
-
-__all__ = [
-    "Banned",
-    "Choices",
-    "Epsilon",
-    "Eta",
-    "Forced",
-    "FrequencyPenalty",
-    "LogitsRule",
-    "MinLength",
-    "MinP",
-    "NoRepeatNgram",
-    "PresencePenalty",
-    "Regex",
-    "RepetitionPenalty",
-    "Temperature",
-    "TopK",
-    "TopP",
-    "Typical",
-]
+from tfkit.generation.logits.base import Banned as Banned
+from tfkit.generation.logits.base import Forced as Forced
+from tfkit.generation.logits.base import LogitsRule as LogitsRule
+from tfkit.generation.logits.base import MinLength as MinLength
+from tfkit.generation.logits.guided import Choices as Choices
+from tfkit.generation.logits.guided import Regex as Regex
+from tfkit.generation.logits.truncation import Epsilon as Epsilon
+from tfkit.generation.logits.truncation import Eta as Eta
+from tfkit.generation.logits.truncation import FrequencyPenalty as FrequencyPenalty
+from tfkit.generation.logits.truncation import MinP as MinP
+from tfkit.generation.logits.truncation import NoRepeatNgram as NoRepeatNgram
+from tfkit.generation.logits.truncation import PresencePenalty as PresencePenalty
+from tfkit.generation.logits.truncation import RepetitionPenalty as RepetitionPenalty
+from tfkit.generation.logits.truncation import Temperature as Temperature
+from tfkit.generation.logits.truncation import TopK as TopK
+from tfkit.generation.logits.truncation import TopP as TopP
+from tfkit.generation.logits.truncation import Typical as Typical

@@ -33,8 +33,6 @@ class LogitsRule(Component):
     constrains: ClassVar[bool] = False  # True if the rule restricts texts; no earlier rule may exclude its tokens
 
     class Config(RecipeConfig):
-        """Options of every logits rule."""
-
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             parts = [config.part for config in facts.logits]
             conflict = misplaced(parts, next(place for place, rule in enumerate(facts.logits) if rule is self))

@@ -32,8 +32,6 @@ class Guided(LogitsRule):
     constrains: ClassVar[bool] = True
 
     class Config(LogitsRule.Config):
-        """Options of the rules that constrain texts."""
-
         ends: Tokens | None = Field(None, description="texts or ids of the end tokens; none: the tokenizer's end token")
 
     config: Config
@@ -141,16 +139,14 @@ class Choices(Guided):
 
     def bind(self, tokenizer: Tokenizer) -> None:
         super().bind(tokenizer)
-        self.missing = {first: self._missing(first) for first in (True, False)}
+        choices, writes = self.config.choices, self.guide.writes
+        self.missing = {first: [text for text in choices if not writes(text, first)] for first in (True, False)}
         nowhere = [text for text in self.missing[True] if text in self.missing[False]]
         if nowhere:
             raise UsageError(f"{nowhere[0]!r} cannot be written with this vocabulary")
 
     def fewest(self, first: bool) -> int:
         return -(-min(map(len, self.config.choices)) // self.guide.longest)
-
-    def _missing(self, first: bool) -> list[str]:
-        return [text for text in self.config.choices if not self.guide.writes(text, first)]
 
     def check_begin(self, first: bool) -> None:
         if self.missing[first]:

@@ -59,8 +59,6 @@ class BeamSearch(Strategy):
     groups: int = 1
 
     class Config(Strategy.Config):
-        """Options of every beam search."""
-
         num_beams: TextCount = Field(4, description="beams per prompt")
         length_penalty: float = Field(
             1.0, ge=-20, le=20, description="score = log p / tokens ** length_penalty; above 0 favours longer texts"
@@ -140,7 +138,9 @@ class BeamSearch(Strategy):
         vocab = scores.shape[2]
         totals = self.totals(groups, scores).flatten(1)
         # enough continuations for num_beams open beams, even if all end tokens rank higher
-        count = min(max(2, 1 + _ends(groups[0].search)) * groups[0].width, totals.shape[1])
+        stop = groups[0].search.rules.stop
+        ends = {token for rule in stop if isinstance(rule, EndToken) for token in rule.ends}
+        count = min(max(2, 1 + len(ends)) * groups[0].width, totals.shape[1])
         places = self.best(groups, totals, count)
         continuations = (totals.gather(1, places), scores.flatten(1).gather(1, places), places)
         found = torch.stack([one.double() for one in continuations]).tolist()  # one wait for the device
@@ -223,11 +223,6 @@ class Group:
 
     def _score(self, beam: BeamText, length: int) -> float:
         return float(beam.total / max(1, length) ** self.config.length_penalty)
-
-
-def _ends(search: Search) -> int:
-    """Return the number of tokens that end a text."""
-    return len({token for rule in search.rules.stop if isinstance(rule, EndToken) for token in rule.ends})
 
 
 @register("strategy", "beam")

@@ -40,7 +40,6 @@ class Texts:
 
     @property
     def open(self) -> bool:
-        """True if any text is unfinished."""
         return len(self.done) < len(self.prompts)
 
     def add(self, tokens: Tensor, gains: Tensor) -> None:
@@ -73,7 +72,6 @@ class Texts:
         return alive
 
     def candidates(self) -> list[Candidate]:
-        """Return one candidate per text."""
         return [self.search.candidate(ids, total) for ids, total in zip(self.written, self.sums, strict=True)]
 
 

@@ -154,7 +154,6 @@ class HeadDraft(BaseModel):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the heads."""
         return (self.head,) if isinstance(self.head, str) else self.head
 
 
@@ -264,7 +263,6 @@ class Speculative(Strategy):
         return [model.heads[name] for name in draft.heads]
 
     def _written(self, search: Search, stepper: Stepper, draft: Model | None = None) -> Candidate:
-        """Write the text of a single prompt."""
         drafter = self._drafter(search, stepper, draft)
         texts = Texts(search)
         while texts.open:

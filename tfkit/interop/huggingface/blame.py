@@ -189,7 +189,6 @@ def _with_keys(message: str, config: ConfigJson, keys: Sequence[str]) -> str:
 
 
 def _named(config: ConfigJson, key: str) -> str:
-    """Format a key with its value."""
     value = look(config, key, None)
     text = "missing" if value is None else json.dumps(value, default=str)
     return f"{key} {text if len(text) <= 60 else f'{text[:57]}...'}"

@@ -76,7 +76,8 @@ def to_own(
                 converted = rule.to_own(tensors, [required[name] for name in own], sizes)
             except Exception as error:  # including the error class of einops
                 shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(needed, tensors, strict=True))
-                raise DataError(f"{shapes} cannot become {', '.join(own)}: {_first_line(error)}") from None
+                why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise DataError(f"{shapes} cannot become {', '.join(own)}: {why}") from None
             brought.tensors |= dict(zip(own, converted, strict=True))
             used.update(needed)
     for name in (name for name in required if name not in brought.tensors and matches(family.zeros, name)):
@@ -193,7 +194,3 @@ def _is_tied(family: type[Family], checkpoint: Mapping[str, Tensor], names: Mapp
     if not torch.equal(checkpoint[names[plain]], checkpoint[names[owner]]):
         raise DataError(f"{names[plain]} and {names[owner]} are tied according to config.json, but differ in the files")
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

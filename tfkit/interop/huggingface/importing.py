@@ -117,7 +117,6 @@ def _as_stored(read: Source, model: Tree) -> list[str]:
 
 
 def _settings(read: Source, model: Tree, tokenizer: Tokenizer | None) -> Settings:
-    """Return the generation settings of a model that generates."""
     if not _writes(model):
         return Settings({}, {}, [])
     size = _vocab_size(model) or 0 if tokenizer is None else tokenizer.vocab_size
@@ -186,7 +185,6 @@ def _environment(
 
 
 def _notes(read: Source, blueprint: Blueprint, tokenizer: Tokenizer | None, unread: Sequence[str]) -> list[str]:
-    """Return the notes for the user, one sentence each."""
     notes = []
     keys = read.config.unread()
     if keys:

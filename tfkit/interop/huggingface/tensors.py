@@ -76,7 +76,6 @@ class Rule:
                 yield match.groupdict()
 
     def own_names_for(self, binding: Mapping[str, str]) -> list[str]:
-        """Return the tfkit names for placeholder values."""
         return [template.format_map(binding) for template in self.own_names]
 
     def checkpoint_names_for(self, binding: Mapping[str, str], stacked: int) -> list[str]:
@@ -117,7 +116,6 @@ class Rule:
         return [tensor.contiguous() for tensor in converted]
 
     def to_checkpoint(self, own: list[Tensor], sizes: Sizes) -> list[Tensor]:
-        """Convert to checkpoint tensors."""
         sizes = {**sizes, **self.axes}
         forms = [_rearranged(tensor, self.own_layout, sizes) for tensor in own]
         common = _joined(forms)

@@ -201,7 +201,6 @@ class Verdict:
         return all(one.relative <= self.tolerance for one in self.differences)
 
     def as_data(self) -> JsonObject:
-        """Return the verdict as plain data."""
         return {
             "equal": self.equal,
             "tolerance": self.tolerance,
@@ -222,7 +221,8 @@ def verify(
     """
     folder = folder_of(against)
     reference = load_reference(folder, trust)
-    own = run.model if _is_float32(run.model) else copy.deepcopy(run.model).float()
+    is_float32 = all(tensor.dtype == torch.float32 for tensor in run.model.parameters())
+    own = run.model if is_float32 else copy.deepcopy(run.model).float()
     call, description, notes = call_of(run, folder, text)
     verdict = Verdict(tolerance, description, notes=notes)
     with torch.no_grad():
@@ -243,10 +243,6 @@ def verify(
     if not verdict.differences:
         raise UsageError(f"{run.folder} and {against} have no comparable outputs; are they the same architecture?")
     return verdict
-
-
-def _is_float32(model: nn.Module) -> bool:
-    return all(tensor.dtype == torch.float32 for tensor in model.parameters())
 
 
 @contextlib.contextmanager

@@ -61,7 +61,6 @@ class Graph(nn.Module):
         return tuple(outputs[name] for name in self.outputs)
 
     def compute(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the outputs for the inputs, both by name."""
         raise NotImplementedError
 
 

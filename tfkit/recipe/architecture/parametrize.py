@@ -170,5 +170,4 @@ class Parametrizer:
 
 
 def _option(config: Config, name: str) -> object:
-    """Return an option of a part, or None if it has no such option."""
     return dict(config).get(name)

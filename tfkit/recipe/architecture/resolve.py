@@ -22,8 +22,7 @@ from tfkit.recipe.architecture.layers import StackLayers, sharing
 from tfkit.recipe.architecture.parametrize import Parametrizer
 from tfkit.recipe.architecture.prepare import MAX_LAYERS, PatternEntry, Preparer, expand, stack_norm, validated
 from tfkit.recipe.architecture.stack import StackText, Vocabulary, is_last_state, memory_width, read_plain, read_size
-from tfkit.recipe.architecture.stores import Inputs, check_heads, check_stores
-from tfkit.recipe.architecture.streams import check_streams
+from tfkit.recipe.architecture.stores import Inputs, check_heads, check_stores, check_streams
 from tfkit.recipe.keys import MODEL, STACK, default_part
 from tfkit.recipe.overlays import merge
 from tfkit.recipe.text.faults import Faults
@@ -116,8 +115,6 @@ class ModelResolver:
             elif over is not None:
                 self.faults.add(over, f"expected a mapping of the {side}'s keys")
 
-    # a single stack
-
     def _stack(self, side: Side, causal: bool, encoder: StackPlan | None) -> StackPlan:
         """Resolve one stack. If its layers have faults, continue without layers to find more faults."""
         keys, alone = self.stacks[side], len(self.stacks) == 1
@@ -180,8 +177,6 @@ class ModelResolver:
         if node is not None:
             text.written["final_norm"] = node
         return None if node is None or node.value is None else Preparer(self.faults).config(node, "norm", plan.shape())
-
-    # the whole model
 
     def _blueprint(self, kind: ModelFacts.Config, plans: Mapping[Side, StackPlan]) -> Blueprint:
         node, init = mapping(self.node).get("init", replace(self.node, value=INIT, path="model.init")), None

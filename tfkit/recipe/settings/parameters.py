@@ -87,7 +87,6 @@ class Parameter:
     value: nn.Parameter
 
     def is_in(self, group: ParameterGroup) -> bool:
-        """True if the group selects this parameter."""
         if group.names and not self.named(group.names):
             return False
         match group.kind:
@@ -102,7 +101,6 @@ class Parameter:
         return self.slot == group.kind
 
     def named(self, patterns: Sequence[str]) -> bool:
-        """True if a name of the parameter matches a pattern."""
         return any(matches(name.removeprefix(TRAINED), patterns) for name in self.names)
 
 

@@ -131,8 +131,7 @@ class Data(Section):
         Annotated[Tokenizer | None, Tag("one")] | Annotated[SideTokenizers, Tag("sides")],
         Discriminator(_tokenizer_form),
     ] = Field(
-        None,
-        description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors",
+        None, description="the tokenizer, or {source: ..., target: ...} for one per side; none for corpora of vectors"
     )
     train: Corpus = Field(description="training examples, or with `split` all examples")
     split: Partition | None = Field(None, description="division of `train` into train, valid and test")
@@ -163,7 +162,6 @@ class Data(Section):
         return {} if self.tokenizer is None else {TOKENIZER: self.tokenizer}
 
     def fields(self) -> frozenset[str]:
-        """Return the fields of the training examples."""
         return frozenset(self.train.build().fields)
 
     def measured(self) -> list[str]:
@@ -179,7 +177,6 @@ class Data(Section):
         return [(name, config) for name, config in {**corpora, "longer": self.longer}.items() if config is not None]
 
     def has(self, split: str) -> bool:
-        """True if the split is configured."""
         return split in dict(self.splits())
 
 
@@ -221,8 +218,7 @@ class Teacher(Section):
         False, description="learn a projection from the student's to the teacher's width, dropped after training"
     )
     sequences: Strategy | None = Field(
-        None,
-        description="strategy of the teacher for generating new targets, such as beam (Kim and Rush: 1606.07947)",
+        None, description="strategy of the teacher for generating new targets, such as beam (Kim and Rush: 1606.07947)"
     )
 
     @property
@@ -307,7 +303,6 @@ class Validate(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the metrics."""
         return tuple(config.part.part_name for config in self.metrics)
 
     @property
@@ -408,7 +403,6 @@ class Train(Validated):
 
     @property
     def initial(self) -> InitFrom | None:
-        """`init_from` converted to an InitFrom."""
         return InitFrom(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
 
 

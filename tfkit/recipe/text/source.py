@@ -179,7 +179,6 @@ class _Builder:
         self._anchors: dict[str, Node | None] = {}  # None while the anchored value is being parsed
 
     def document(self, start: Place) -> Node:
-        """Return the root mapping."""
         event = self._first()
         if event is None or (isinstance(event, ScalarEvent) and not event.value and not event.style):
             raise Stop(start, "", "the file is empty")

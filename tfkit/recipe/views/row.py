@@ -123,7 +123,6 @@ class RecipeRow:
             yield from child.leaves()
 
     def plain(self) -> Any:
-        """Return the value as plain recipe data."""
         return spell(self.value)
 
     @property

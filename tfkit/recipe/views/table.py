@@ -51,7 +51,6 @@ class RecipeTable:
 
     @cached_property
     def plans(self) -> dict[Side, StackPlan]:
-        """Stacks by side."""
         return {plan.side: plan for plan in self.blueprint.stacks()}
 
     @cached_property
@@ -101,8 +100,6 @@ class RecipeTable:
             return layer
         return replace(layer, value={**mapping(layer), "position": of_stack})
 
-    # formatting
-
     def resolved(self, name: str) -> str:
         """Return the text of resolved.yaml for the recipe `name`."""
         model = replace(self.resolver.node, value=self._nodes["model"])
@@ -111,8 +108,6 @@ class RecipeTable:
         for key in LEAVES:
             values.pop(key, None)
         return resolved_text(name, RecipeRow("", values, root))
-
-    # rows by key
 
     def find(self, key: str) -> list[RecipeRow]:
         """Return the rows of the dotted `key`, one for each different value in the stacks and layers.
@@ -232,8 +227,6 @@ class RecipeTable:
                 raise self._unknown(path, step, rows[-1])
             rows = below
         return list(rows)
-
-    # unknown keys
 
     def _unknown(self, path: str, step: str, row: RecipeRow | None = None) -> UsageError:
         """Return the error for a missing key, which says how it was dropped or suggests a similar key."""

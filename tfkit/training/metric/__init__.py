@@ -21,43 +21,27 @@
 | grammatical | any sentence of the grammar of the corpus `lano` is correct |
 """
 
-from tfkit.training.metric.base import (
-    BitsPerCharacter,
-    BitsPerSymbol,
-    LossMetric,
-    Metric,
-    Perplexity,
-    TextMetric,
-    as_compared,
-    length_of,
-    ranges,
-)
-from tfkit.training.metric.labels import R2, Accuracy, Auc, EntityF1, MacroF1, Mae, MicroF1, Pearson, Rmse, Spearman
-from tfkit.training.metric.texts import Bleu, Chrf, ExactMatch, Grammatical, Rouge
-
-__all__ = [
-    "R2",
-    "Accuracy",
-    "Auc",
-    "BitsPerCharacter",
-    "BitsPerSymbol",
-    "Bleu",
-    "Chrf",
-    "EntityF1",
-    "ExactMatch",
-    "Grammatical",
-    "LossMetric",
-    "MacroF1",
-    "Mae",
-    "Metric",
-    "MicroF1",
-    "Pearson",
-    "Perplexity",
-    "Rmse",
-    "Rouge",
-    "Spearman",
-    "TextMetric",
-    "as_compared",
-    "length_of",
-    "ranges",
-]
+from tfkit.training.metric.base import BitsPerCharacter as BitsPerCharacter
+from tfkit.training.metric.base import BitsPerSymbol as BitsPerSymbol
+from tfkit.training.metric.base import LossMetric as LossMetric
+from tfkit.training.metric.base import Metric as Metric
+from tfkit.training.metric.base import Perplexity as Perplexity
+from tfkit.training.metric.base import TextMetric as TextMetric
+from tfkit.training.metric.base import as_compared as as_compared
+from tfkit.training.metric.base import length_of as length_of
+from tfkit.training.metric.base import ranges as ranges
+from tfkit.training.metric.labels import R2 as R2
+from tfkit.training.metric.labels import Accuracy as Accuracy
+from tfkit.training.metric.labels import Auc as Auc
+from tfkit.training.metric.labels import EntityF1 as EntityF1
+from tfkit.training.metric.labels import MacroF1 as MacroF1
+from tfkit.training.metric.labels import Mae as Mae
+from tfkit.training.metric.labels import MicroF1 as MicroF1
+from tfkit.training.metric.labels import Pearson as Pearson
+from tfkit.training.metric.labels import Rmse as Rmse
+from tfkit.training.metric.labels import Spearman as Spearman
+from tfkit.training.metric.texts import Bleu as Bleu
+from tfkit.training.metric.texts import Chrf as Chrf
+from tfkit.training.metric.texts import ExactMatch as ExactMatch
+from tfkit.training.metric.texts import Grammatical as Grammatical
+from tfkit.training.metric.texts import Rouge as Rouge

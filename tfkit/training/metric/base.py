@@ -192,7 +192,6 @@ class BitsPerCharacter(LossMetric):
     per_character: ClassVar = True
 
     def from_loss(self, nats_per_target: float) -> float:
-        """Convert nats to bits per character."""
         return nats_per_target / math.log(2)
 
 

@@ -22,7 +22,6 @@ class Accuracy(TextMetric):
     """100 * (words equal to the reference's word at the same position) / words. A label or tag counts as one word."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the percentage of correct words."""
         pairs = [(one.split(" "), other.split(" ")) for one, other in zip(outputs, references, strict=True)]
         right = sum(word == expected for one, other in pairs for word, expected in zip(one, other, strict=False))
         return 100.0 * right / sum(max(len(one), len(other)) for one, other in pairs)
@@ -47,7 +46,6 @@ class MacroF1(TextMetric):
     """
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the unweighted mean of the F1 scores in percent, or 0 without any word."""
         words, right = counted(outputs, references)
         return 100.0 * sum(2 * right[name] / words[name] for name in words) / max(1, len(words))
 
@@ -57,7 +55,6 @@ class MicroF1(TextMetric):
     """100 * 2 * true positives / (predicted + expected), summed over all classes (van Rijsbergen 1979)."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the F1 over all words in percent, or 0 without any word."""
         words, right = counted(outputs, references)
         return 100.0 * 2 * right.total() / max(1, words.total())
 
@@ -84,7 +81,6 @@ class EntityF1(TextMetric):
         entities(reference.split(" "))
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the F1 over all entities in percent, or 0 if there are no entities."""
         predicted, expected, right = 0, 0, 0
         for output, reference in zip(outputs, references, strict=True):
             one, other = entities(output.split(" ")), entities(reference.split(" "))
@@ -146,7 +142,6 @@ class NumberMetric(TextMetric):
         self._number(reference)
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Score the numbers."""
         return float(self.of(*(np.asarray(list(map(self._number, texts))) for texts in (outputs, references))))
 
     def _number(self, text: str) -> float:
@@ -175,7 +170,6 @@ class R2(NumberMetric):
     """100 * (1 - squared errors / squared deviations of the references from their mean); 0 if these are constant."""
 
     def of(self, outputs: Floats, references: Floats) -> float:
-        """Return the share of the variance of the references that the outputs explain, in percent."""
         variation = float(((references - references.mean()) ** 2).sum())
         return 100.0 * (1 - float(((references - outputs) ** 2).sum()) / variation) if variation else 0.0
 
@@ -207,8 +201,8 @@ class Auc(TextMetric):
     compares: ClassVar = "probabilities"
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the area under the ROC curve, averaged over classes, in percent."""
-        chances = [_chances(output) for output in outputs]
+        # a plain text is certain of its words
+        chances = [json.loads(one) if one.startswith("{") else dict.fromkeys(one.split(" "), 1.0) for one in outputs]
         present = [set(reference.split(" ")) - {""} for reference in references]
         classes = list(dict.fromkeys(name for names in (*chances, *present) for name in names))
         exclusive = not any(" " in reference for reference in references)
@@ -220,8 +214,3 @@ class Auc(TextMetric):
             if pairs:
                 areas.append((rank[own].sum() - own.sum() * (own.sum() + 1) / 2) / pairs)
         return 100.0 * float(np.mean(areas)) if areas else 50.0
-
-
-def _chances(output: str) -> dict[str, float]:
-    """Parse the probabilities of classes; a plain text is certain of its words."""
-    return json.loads(output) if output.startswith("{") else dict.fromkeys(output.split(" "), 1.0)

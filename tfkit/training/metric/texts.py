@@ -27,7 +27,6 @@ class ExactMatch(TextMetric):
     """100 * (outputs equal to their reference) / (number of outputs)."""
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the percentage of exact matches."""
         right = sum(output == reference for output, reference in zip(outputs, references, strict=True))
         return 100.0 * right / len(outputs)
 
@@ -50,7 +49,6 @@ class Bleu(TextMetric):
     config: Config
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Compute corpus BLEU, 0 to 100."""
         lowercase, tokenize = self.config.lowercase, self.config.tokenize or "none"
         # `force` suppresses sacrebleu's warning about tokenized texts
         bleu = sacrebleu_metrics("bleu").BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
@@ -73,7 +71,6 @@ class Chrf(TextMetric):
     config: Config
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Compute the corpus score, 0 to 100."""
         lowercase, characters, words = self.config.lowercase, self.config.char_order, self.config.word_order
         chrf = sacrebleu_metrics("chrf").CHRF(lowercase=lowercase, char_order=characters, word_order=words)
         return float(chrf.corpus_score(outputs, [references]).score)
@@ -203,5 +200,4 @@ class Grammatical(TextMetric):
             )
 
     def compare(self, outputs: list[str], references: list[str]) -> float:
-        """Return the percentage of outputs that the grammar derives."""
         return 100.0 * sum(self.grammar.derives(output.split()) for output in outputs) / len(outputs)

@@ -17,41 +17,26 @@
 | regression | texts or text pairs have a number |
 """
 
-from tfkit.training.objective.base import Answers, Loss, Objective, Prediction
-from tfkit.training.objective.chat import Chat
-from tfkit.training.objective.completion import CausalLm, Completion
-from tfkit.training.objective.labels import Classification, Regression
-from tfkit.training.objective.masked_lm import MaskedLm
-from tfkit.training.objective.reading import Reading
-from tfkit.training.objective.replaced_token import NextSentence, ReplacedToken
-from tfkit.training.objective.rewriting import Denoising, Rewriting, SpanCorruption
-from tfkit.training.objective.rows import Batch, Item, Rows, TextRows
-from tfkit.training.objective.seq2seq import Seq2Seq
-from tfkit.training.objective.span import SpanObjective
-from tfkit.training.objective.token_classification import TokenClassification
-
-__all__ = [
-    "Answers",
-    "Batch",
-    "CausalLm",
-    "Chat",
-    "Classification",
-    "Completion",
-    "Denoising",
-    "Item",
-    "Loss",
-    "MaskedLm",
-    "NextSentence",
-    "Objective",
-    "Prediction",
-    "Reading",
-    "Regression",
-    "ReplacedToken",
-    "Rewriting",
-    "Rows",
-    "Seq2Seq",
-    "SpanCorruption",
-    "SpanObjective",
-    "TextRows",
-    "TokenClassification",
-]
+from tfkit.training.objective.base import Answers as Answers
+from tfkit.training.objective.base import Loss as Loss
+from tfkit.training.objective.base import Objective as Objective
+from tfkit.training.objective.base import Prediction as Prediction
+from tfkit.training.objective.chat import Chat as Chat
+from tfkit.training.objective.completion import CausalLm as CausalLm
+from tfkit.training.objective.completion import Completion as Completion
+from tfkit.training.objective.labels import Classification as Classification
+from tfkit.training.objective.labels import Regression as Regression
+from tfkit.training.objective.masked_lm import MaskedLm as MaskedLm
+from tfkit.training.objective.reading import Reading as Reading
+from tfkit.training.objective.replaced_token import NextSentence as NextSentence
+from tfkit.training.objective.replaced_token import ReplacedToken as ReplacedToken
+from tfkit.training.objective.rewriting import Denoising as Denoising
+from tfkit.training.objective.rewriting import Rewriting as Rewriting
+from tfkit.training.objective.rewriting import SpanCorruption as SpanCorruption
+from tfkit.training.objective.rows import Batch as Batch
+from tfkit.training.objective.rows import Item as Item
+from tfkit.training.objective.rows import Rows as Rows
+from tfkit.training.objective.rows import TextRows as TextRows
+from tfkit.training.objective.seq2seq import Seq2Seq as Seq2Seq
+from tfkit.training.objective.span import SpanObjective as SpanObjective
+from tfkit.training.objective.token_classification import TokenClassification as TokenClassification

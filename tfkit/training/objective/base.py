@@ -60,8 +60,6 @@ class Objective(ObjectiveFacts):
     """Base class of objectives. Subclasses define `loss`, and set `rows_type` to their data preparation."""
 
     class Config(ObjectiveFacts.Config, RecipeConfig):
-        """Options of all objectives."""
-
         def shortest(self, facts: RecipeFacts) -> int:
             """Return the minimum number of tokens in a row."""
             return 1

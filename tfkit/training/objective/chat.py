@@ -127,7 +127,6 @@ class ChatRows(PackableRows):
         return {"text": np.asarray(whole, np.int32), "reply": reply}
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the number of positions of each item in the model, [items]."""
         return sizes(items, "text") - 1
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
@@ -196,5 +195,4 @@ class Chat(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over the assistant's tokens."""
         return causal_loss(model, batch, training)

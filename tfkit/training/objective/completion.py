@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -67,11 +66,10 @@ class CompletionRows(PackableRows):
         return self._usable(items, count, f"{empty:,} are empty, {long:,} longer than {max_length} tokens")
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the row length of each item, [items]."""
         return sizes(items, "source") + sizes(items, "target") - 1
 
     def _batch(self, rows: Sequence[Sequence[Item]], length: int | None) -> Batch:
-        inputs = [np.concatenate([_row(item)[:-1] for item in row]) for row in rows]
+        inputs = [np.concatenate([ids for one in row for ids in (one["source"], one["target"][:-1])]) for row in rows]
         ids, _ = padded(inputs, self.tokens.pad, length)
         chosen = np.zeros(ids.shape, dtype=bool)
         for number, row in enumerate(rows):
@@ -88,7 +86,6 @@ class CompletionRows(PackableRows):
         }
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Append the start token to a source."""
         return [*ids, self.tokens.special["start"]]
 
 
@@ -128,10 +125,6 @@ class Completion(Objective):
         """Return the loss of an n-gram model of the targets, ignoring the source."""
         train, valid = (column(items, "target") for items in (train_items, valid_items))
         return ngram_baseline(train, valid, self.rows.tokens.size, of="of the targets alone")
-
-
-def _row(item: Item) -> np.ndarray[Any, Any]:
-    return np.concatenate([item["source"], item["target"]])
 
 
 class CausalRows(TextRows):
@@ -235,7 +228,6 @@ class CausalLm(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over all real targets."""
         return causal_loss(model, batch, training)
 
     def baseline(self, train_items: Sequence[Item], valid_items: Sequence[Item]) -> Baseline | None:

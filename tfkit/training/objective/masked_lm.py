@@ -151,7 +151,6 @@ class MaskedRows(Rows):
         return room
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the number of positions of each item in the model, [items]."""
         return sizes(items, "text")
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:

@@ -51,15 +51,12 @@ class ReadingRows(Rows):
         return Frame.of_roles(self.tokens.special) if self.template is None else self.template
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
-        """Return the number of positions of each item, [items]."""
         return np.asarray([item_length(item) for item in items])
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:
-        """Collate model inputs without targets."""
         return text_batch(items, self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Add the special tokens around a text."""
         return [*self._frame.before, *ids, *self._frame.after]
 
     def _texts(self, examples: Sequence[Example], tokenizer: Tokenizer, longest: int | None) -> Sequence[Item]:
@@ -153,7 +150,6 @@ class Reading(Objective):
         raise NotImplementedError(f"{type(self).__name__} has no head_loss")
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the loss of the head's output."""
         logits, auxiliary = head_output(self.config.head, model, batch)
         total, count = self.head_loss(wide(logits), batch, training)
         return finished(total, auxiliary, count, training)

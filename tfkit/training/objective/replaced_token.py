@@ -88,7 +88,6 @@ class NextSentenceRows(MaskedRows):
         return batch | mask_of(real)
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Raise UsageError, because pairs cannot be packed."""
         raise UsageError("batches of next_sentence cannot be packed; set data.batch.pack: false")
 
 
@@ -160,7 +159,6 @@ class ReplacedRows(MaskedRows):
         return batch
 
     def collate_packed(self, rows: Sequence[Sequence[Item]], length: int, rng: np.random.Generator) -> Batch:
-        """Raise UsageError, because packing is not supported."""
         return Rows.collate_packed(self, rows, length, rng)
 
 

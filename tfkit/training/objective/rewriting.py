@@ -61,7 +61,6 @@ class RewritingRows(Rows):
         return pair_batch([source for source, _ in pairs], [target for _, target in pairs], self.tokens.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a source for the encoder."""
         return [*ids, self.tokens.special["end"]]
 
 
@@ -73,13 +72,10 @@ class Rewriting(Objective):
     capabilities = frozenset({"likelihood", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of objectives that corrupt texts."""
-
         def shortest(self, facts: RecipeFacts) -> int:
             return 4  # a text of two tokens, with start and end
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over target tokens."""
         out = model(
             input_ids=batch["input_ids"],
             attention_mask=batch.get("attention_mask"),
@@ -111,16 +107,11 @@ class DenoisingRows(RewritingRows):
         self._ends = np.zeros(0, dtype=np.bool_)
 
     def bind(self, tokenizer: Tokenizer) -> None:
-        """Bind to the tokenizer and find the tokens that end a sentence."""
         super().bind(tokenizer)
         self._ends = np.zeros(self.tokens.size, dtype=np.bool_)
         if self.config.shuffle:
             vocabulary = tokenizer.backend.get_vocab(with_added_tokens=True)
             self._ends[[id_ for token, id_ in vocabulary.items() if token.endswith(SENTENCE_ENDS)]] = True
-
-    def _budget(self, length: int) -> int:
-        """Return the number of tokens to hide."""
-        return round(length * self.config.probability)
 
     def lengths(self, items: Sequence[Item]) -> np.ndarray[Any, Any]:
         """Return row lengths [items 2]. The corrupted source is never longer than the framed text."""
@@ -138,7 +129,7 @@ class DenoisingRows(RewritingRows):
 
     def _hidden(self, text: Ids, rng: np.random.Generator) -> Ids:
         """Replace spans with one mask each until the budget is spent, without lengthening the text."""
-        mask, budget = self.tokens.special["mask"], self._budget(len(text))
+        mask, budget = self.tokens.special["mask"], round(len(text) * self.config.probability)
         lost = np.zeros(len(text), dtype=np.bool_)
         masks = np.zeros(len(text), dtype=np.bool_)  # insert a mask before this token
         spare = 0
@@ -157,7 +148,6 @@ class DenoisingRows(RewritingRows):
         return np.asarray([id_ for piece in pieces for id_ in piece], dtype=np.int32)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a source as in training."""
         return [self.tokens.special["start"], *ids, self.tokens.special["end"]]
 
 

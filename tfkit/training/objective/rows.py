@@ -109,7 +109,6 @@ class Rows(RowsFacts):
     """
 
     def __init__(self, config: ObjectiveFacts.Config) -> None:
-        """Store the objective's options."""
         self.config = config
         self.tokens = TokenFacts()
         self.labels: tuple[str, ...] = ()  # labels of the training corpus, if `labelled`
@@ -304,7 +303,6 @@ class TextRows(Rows):
         )
 
     def lengths(self, items: Sequence[Item]) -> Ids:
-        """Return the row length of each item, [items]."""
         return sizes(items, "text") - 1
 
     def collate(self, items: Sequence[Item], rng: np.random.Generator) -> Batch:

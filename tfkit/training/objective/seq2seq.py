@@ -102,7 +102,6 @@ class Seq2SeqRows(Rows):
         return pair_batch(sources, targets, self.tokens.pad, self.source.pad)
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """Frame a source for the encoder."""
         special, config = self.source.special, self.config
         before = [special["start"]] if config.source_start else []
         return [*before, *ids, *([special["end"]] if config.source_end else [])]
@@ -146,7 +145,6 @@ class Seq2Seq(Objective):
     config: Config
 
     def loss(self, model: Model, batch: Batch, training: bool) -> Loss:
-        """Compute the cross-entropy over target tokens, with label smoothing only in training."""
         out = model(
             input_ids=batch.get("input_ids"),
             inputs_embeds=batch.get("inputs_embeds"),

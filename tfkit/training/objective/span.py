@@ -134,7 +134,6 @@ class AnswerSpans(ReadingAnswers):
         return self.objective.config.longest_answer
 
     def text(self, prediction: Prediction) -> str:
-        """Return the answer text."""
         return str(prediction["answer"])
 
 

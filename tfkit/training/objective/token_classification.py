@@ -30,7 +30,6 @@ class TaggedRows(ClassRows):
     tokenized = ("text",)
 
     def labels_in(self, example: Example) -> Sequence[str]:
-        """Return the example's tags."""
         return words_of(example.get("tags", ""))
 
     def prepare(self, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int | None) -> Sequence[Item]:
@@ -127,7 +126,6 @@ class Tags(ReadingAnswers):
         ]
 
     def text(self, prediction: Prediction) -> str:
-        """Return the tags, separated by spaces."""
         return " ".join(prediction["tags"])
 
 

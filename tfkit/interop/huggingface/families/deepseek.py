@@ -125,7 +125,6 @@ class Grouped(FirstDense):
 
     @classmethod
     def is_grouped(cls, config: ConfigJson) -> bool:
-        """True if experts are divided into several groups."""
         return (config.get("n_group") or 1) > 1
 
     @classmethod
@@ -193,11 +192,7 @@ class Glm4Moe(Grouped):
     base = merged(BASE, {"layer.feedforward": SIGMOID})
     heads = heads_of("Glm4Moe")
     settings = (
-        *amended(
-            SHELL,
-            Setting("attention_bias", "layer.attention.bias", False, BIASES),
-            rms_norm_eps=1e-5,
-        ),
+        *amended(SHELL, Setting("attention_bias", "layer.attention.bias", False, BIASES), rms_norm_eps=1e-5),
         *(*ROUTED, *GROUPS, NORMALIZED, Switch("use_qk_norm", "layer.attention.qk_norm", False)),
     )
     rules = (*ENDS, *NORMS, *ATTENTION, *MIXTURE_RULES)

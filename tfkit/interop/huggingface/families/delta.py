@@ -116,10 +116,7 @@ class DeltaHybrid(Mixing):
 
 
 BY_GROUP = "(group inner) width -> inner group width"  # the rows of each key head are adjacent
-OFFSET: Tree = {
-    "norm": {"weight_offset": 1.0},
-    "attention": {"qk_norm": True, "gate": {"over": "channel"}},
-}
+OFFSET: Tree = {"norm": {"weight_offset": 1.0}, "attention": {"qk_norm": True, "gate": {"over": "channel"}}}
 # each query head is followed by its gate
 WITH_GATE = Rule(
     f"{CHECKPOINT}.self_attn.q_proj.{{kind}}",

@@ -109,8 +109,7 @@ class Olmo2(Llama):
     """OLMo 2: norms of the sublayer outputs only; query and key norms over all heads."""
 
     base = merged(
-        Llama.base,
-        {"layer.residual.type": "branch_norm", "layer.attention": {"qk_norm": True, "qk_norm_at": "width"}},
+        Llama.base, {"layer.residual.type": "branch_norm", "layer.attention": {"qk_norm": True, "qk_norm_at": "width"}}
     )
     heads = heads_of("Olmo2")
     settings = amended(SETTINGS, rms_norm_eps=1e-5)

@@ -243,18 +243,13 @@ class Qwen2Moe(QwenMoe):
     heads = heads_of("Qwen2Moe")
     settings = (
         *amended(
-            SHELL,
-            Setting("qkv_bias", "layer.attention.bias", True, BIASES),
-            without=("head_dim", "attention_bias"),
+            SHELL, Setting("qkv_bias", "layer.attention.bias", True, BIASES), without=("head_dim", "attention_bias")
         ),
         *expert_settings(),
         NORMALIZED,
         Setting("shared_expert_intermediate_size", "layer.feedforward.shared_expert.d_ff"),
     )
-    rules = (
-        *(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")),
-        SHARED_GATE,
-    )
+    rules = (*(*ENDS, *NORMS, *ATTENTION, *GATED, *expert_rules(), *shared_rules("shared_expert")), SHARED_GATE)
 
 
 @register("family", "qwen3_moe")

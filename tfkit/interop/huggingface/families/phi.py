@@ -36,10 +36,7 @@ from tfkit.interop.huggingface.tensors import Rule
 BASE = merged(Llama.base, {"layer.feedforward": {"type": "mlp", "bias": False}})
 QKV = tuple(f"{LAYER}.attention.{name}.{{kind}}" for name in ("query", "key", "value"))
 GATE_UP = tuple(f"{LAYER}.feedforward.{name}.{{kind}}" for name in ("gate", "up"))
-DROPOUTS = (
-    Setting("resid_pdrop", "layer.dropout", 0.0),
-    Setting("embd_pdrop", "embedding.dropout", 0.0),
-)
+DROPOUTS = (Setting("resid_pdrop", "layer.dropout", 0.0), Setting("embd_pdrop", "embedding.dropout", 0.0))
 
 
 @register("family", "phi3")

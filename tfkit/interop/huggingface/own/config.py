@@ -13,7 +13,6 @@ from tfkit.models.base import Model
 from tfkit.recipe.text.source import LANGUAGE
 from tfkit.recipe.views.resolved import model_values
 
-MODULE = "modeling_tfkit"
 # head type -> auto class of transformers, exported class
 HEADS = {
     "language_model": ("AutoModelForCausalLM", "TfkitForCausalLM"),
@@ -41,7 +40,7 @@ def own_config(net: Model, labels: Sequence[str], tied: Mapping[str, str]) -> Tr
     return {
         "architectures": [head[1] if head else "TfkitModel"],
         "model_type": "tfkit",
-        "auto_map": {auto: f"{MODULE}.{exported}" for auto, exported in classes.items()},
+        "auto_map": {auto: f"modeling_tfkit.{exported}" for auto, exported in classes.items()},
         **_sizes(blueprint),
         **_outputs(labels, model),
         "tie_word_embeddings": bool(tied),

@@ -102,7 +102,6 @@ class Past:
         self.state = state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of cached tokens."""
         return int(self.state.length)
 
     def reorder_cache(self, beam_idx: Tensor) -> Past:
@@ -179,7 +178,6 @@ class TfkitReader(TfkitPreTrainedModel):
 
     @takes(*TYPED, *TARGET, "decoder_inputs_embeds", *MARKS, "labels", *ANSWER)
     def forward(self, call: Values, rest: Values) -> Result:
-        """Run the model and convert its output with `as_output`."""
         call["token_type_ids"] = _segments(self.model.blueprint, call["token_type_ids"])
         out = self.called(call, rest, with_heads=self.with_heads)
         return _as_requested(_with_weights(self.as_output(out, call["labels"]), out), call["return_dict"])
@@ -327,7 +325,6 @@ class TfkitForSeq2SeqLM(TfkitWriter):
     """An encoder-decoder with a language modelling head, which can generate."""
 
     def get_encoder(self, *args: object, **kwargs: object) -> nn.Module:
-        """Return the encoder for `generate`."""
         return EncoderOnly(self)
 
     @takes(
