@@ -48,7 +48,7 @@ def build(
     """Build the model of a recipe (a shipped name, a path, a mapping or a loaded recipe), initialized with `seed`.
 
     Nothing is allocated on the device "meta". A `packed` model is in evaluation mode, and its calls without gradients
-    compute with packed copies of float32 weights on a CPU, which are made again after the weights have changed. Other
+    compute with packed copies of float32 weights on a CPU, which are rebuilt after the weights have changed. Other
     keywords are passed to load_recipe: overrides, variant, trust, sets, imports. Raise RecipeError for an invalid
     recipe, and UsageError if the vocabulary size depends on an untrained tokenizer.
     """

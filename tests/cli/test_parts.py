@@ -50,7 +50,7 @@ def test_declarations_of_a_slot_and_of_all() -> None:
     shown = parts("mask", "--declarations").stdout
     assert "opens" in shown and "higher_is_better" not in shown and "list of whole numbers" in shown
     refused = parts("mask", "causal", "--declarations")
-    assert refused.exit_code == 2 and "--declarations prints those of a slot; remove causal" in refused.stderr
+    assert refused.exit_code == 2 and "--declarations applies to a whole slot; remove causal" in refused.stderr
 
 
 def declared(slot: str) -> set[str]:

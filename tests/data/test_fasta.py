@@ -156,7 +156,7 @@ def test_fasta_as_lines_is_refused_with_the_line_to_write(tmp_path: Path) -> Non
         file = written(tmp_path / name, content, name.endswith("gz"))
         for kind, option in (("text", "files"), ("labelled_text", "file")):
             said = refused(kind, **{option: file})
-            assert said == f"{file}: is FASTA, whose headers are no text; read it with {{type: fasta, file: {file}}}"
+            assert said == f"{file}: is FASTA, whose headers are not text; read it with {{type: fasta, file: {file}}}"
     assert "is FASTA" in refused("labelled_text", file=written(tmp_path / "x.txt", ">a b\nMKV LA*\n"))
     masked = f">chr1\n{'ACGTRYacgtn' * 3}\n"  # a part in lower case, with codes of several nucleotides
     assert "is FASTA" in refused("text", files=written(tmp_path / "z.txt", masked))

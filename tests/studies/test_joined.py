@@ -54,13 +54,13 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "empty": (lambda text: "", "b.csv:1: is not the results.csv of a study"),
     "no run": (lambda text: text[: text.index("\n") + 1], "b.csv: pass several files, each with the same baseline"),
-    "a bad number": (lambda text: text.replace(",2.6", ",2.6x", 1), "b.csv:2: is no row of results.csv"),
+    "a bad number": (lambda text: text.replace(",2.6", ",2.6x", 1), "b.csv:2: is not a row of results.csv"),
     "not finite": (
         lambda text: text.replace(",2.6", ",nan", 1).replace("nan", "nan\n"),
-        "b.csv:2: is no row of results",
+        "b.csv:2: is not a row of results",
     ),
-    "a bad seed": (lambda text: text.replace(",0,done", ",x,done", 1), "b.csv:2: is no row of results.csv"),
-    "cut": (lambda text: text[:-20].rpartition(",")[0], ": is no row of results.csv"),
+    "a bad seed": (lambda text: text.replace(",0,done", ",x,done", 1), "b.csv:2: is not a row of results.csv"),
+    "cut": (lambda text: text[:-20].rpartition(",")[0], ": is not a row of results.csv"),
     "the same": (None, "b.csv: has the same runs as a.csv; pass one of them"),
     "other scores": (
         lambda text: text.replace("test.loss,2.67", "test.loss,2.97"),

@@ -577,7 +577,7 @@ def test_what_is_no_claim_is_told_and_waited_for_by_nobody(tmp_path: Path) -> No
     os.mkfifo(runs / "baseline-s0.claim")
     (runs / "wide-s0.claim").write_text("{}")
     assert runner.run(lambda progress: None)
-    assert all("is no claim of tfkit; remove it" in why for why in runner.progress.failed.values())
+    assert all("is not a claim of tfkit" in why for why in runner.progress.failed.values())
     assert len(runner.progress.failed) == 2
 
 

@@ -353,8 +353,8 @@ def report_command(
 ) -> None:
     """Write one page to hand in: drawing, costs, curve, scores, samples, attention, and how to do it again.
 
-    The page of a study has its results instead of a curve and scores, and the rest of its baseline. The file opens
-    without a network and can be printed. With --json the data of the page are printed.
+    For a study, its results replace the curve and scores; the other sections show a run of its baseline. The file
+    opens without a network and can be printed. With --json the data of the page are printed.
     """
 
     @cache

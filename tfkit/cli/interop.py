@@ -110,8 +110,8 @@ def export_command(
     Otherwise it includes the model's code, which transformers runs with trust_remote_code=True; tfkit does not need to
     be installed.
 
-    `--to onnx` writes graphs for any batch size and length. Decoders have the cache as inputs and outputs, and an
-    example.py generates text with only onnxruntime, numpy and tokenizers.
+    `--to onnx` writes graphs for any batch size and length. The graphs of decoders take and return the cache, and the
+    included example.py generates text with only onnxruntime, numpy and tokenizers.
 
     `--to sentence-transformers` also writes the pooling and normalization of an encoder, so that vectors equal those
     of tfkit embed.

@@ -91,7 +91,7 @@ def _check_options(used: Sequence[str], slot: str | None, name: str | None, with
     if "--matrix" in used and slot:
         raise click.UsageError("--matrix prints the tables of all slots; remove SLOT")
     if "--declarations" in used and name:
-        raise click.UsageError(f"--declarations prints those of a slot; remove {name}")
+        raise click.UsageError(f"--declarations applies to a whole slot; remove {name}")
     if "--check" in used and not slot:
         raise click.UsageError("--check requires a SLOT, as in: tfkit parts attention --check")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=Whole(JOBS), default=1, show_default=True, help="Runs to train in parallel.")
 @click.option("--dry-run", is_flag=True, help="Print the plan after a short trial, without training.")
 @click.option("--commands", "as_commands", is_flag=True, help="Print a command line for each remaining run.")
-@click.option("--reproduce", is_flag=True, help="Train what the findings next to STUDY need again, with fresh seeds.")
+@click.option("--reproduce", is_flag=True, help="Reproduce the findings next to STUDY by training with fresh seeds.")
 @click.option("--claims", metavar="1,3", help="Numbers of the claims to reproduce.  [default: all]")
 @click.option("--runs", type=Whole(SEEDS, 2), help="Runs of each variant to reproduce.  [default: as in the study]")
 @click.option("--recheck", type=Whole(SEEDS), help="Evaluate N finished runs again from their weights; train none.")

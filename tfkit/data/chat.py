@@ -344,7 +344,7 @@ class ControlTokens:
         if self._are_written(rendered, ids):
             return ids, places
         if MARK in text:
-            raise DataError(f"a message contains the code point U+{ord(MARK):04X}, which is no character; remove it")
+            raise DataError(f"a message contains the code point U+{ord(MARK):04X}, which is not a character; remove it")
         found_ids = zip(*self.tokenizer.encode_with_places([twin], special=True)[0], strict=True)
         control = [(id_, a, b) for id_, (a, b) in found_ids if id_ in self._numbers and text[a:b] == twin[a:b]]
         starts, ends = [0, *(b for _, _, b in control)], [*(a for _, a, _ in control), len(text)]

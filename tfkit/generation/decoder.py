@@ -1,8 +1,8 @@
 """View of a model for decoding: shared weights, plus copies that are packed for a kernel, concatenated or in int8.
 
 A decoding step multiplies a few rows by every weight. Plain linear layers repack the weight in each call, which takes
-longer than the product; here weights are packed once, also for many rows where that is faster. Layers with a common
-input are fused into one product. Copies are derived and never saved, and the model is not modified.
+longer than the product; here weights are packed once, and packed copies also serve many rows if that is faster. Layers
+with a common input are fused into one product. Copies are derived and never saved, and the model is not modified.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ def _facts(linears: Collection[nn.Linear]) -> Fingerprint:
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """Return the sum of the bits of each row, 64 at a time; of a whole weight whose rows are no multiple of that."""
+    """Sum the bits of each row, 64 at a time, or of the whole weight if its rows are not a multiple of that."""
     bits = _bits(tensor.reshape(-1))
     if tensor.dim() == 1:
         return bits

@@ -95,7 +95,7 @@ def _replaced(recorder: Recorder) -> Iterator[None]:
 
 
 def _copy(x: Tensor) -> Tensor:
-    """Return a tensor of its own that no call of torch's API is recorded for."""
+    """Return a new tensor without recording a call of torch's API."""
     with torch._C.DisableTorchFunction():
         out: Tensor = torch.ops.aten.alias(x)
     return out

@@ -137,7 +137,7 @@ def picture(blueprint: Blueprint, counts: Counts | None = None, note: str | None
 def compared(before: Picture, after: Picture) -> tuple[Picture, Picture]:
     """Mark the differences between two pictures: None for boxes in both that are equal, else the words that differ.
 
-    The note, which names its own recipe, is no difference.
+    Notes are not compared, because each names its own recipe.
     """
     for one, other in ((before, after), (after, before)):
         other_text = {box.key: box.text for box in other.boxes()}

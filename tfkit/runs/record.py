@@ -254,7 +254,7 @@ def _read_scores(file: Path) -> None:
 
 
 def _read_metrics(file: Path) -> None:
-    """Raise RunError for damaged lines. A truncated last line comes from a killed process and is no damage."""
+    """Raise RunError for damaged lines. A truncated last line, left by a killed process, is accepted."""
     if bad := good_lines(read_bytes(file))[1]:
         raise RunError(f"{file}: {bad:,} damaged lines")
 

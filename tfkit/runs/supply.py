@@ -153,7 +153,7 @@ SPARED = {"adapter", "callback", "corpus", "metric", "optimizer", "schedule"}  #
 
 
 def downloaded_run(address: str) -> Path:
-    """Download a run from the hub. Raise UsageError or DataError on failure, RunError if the repository is no run."""
+    """Download a run from the hub. Raise UsageError or DataError on failure, RunError if it is not a run."""
     folder = downloaded(repository(address), (*PUBLISHED, SUMS, f"{KEPT}/*"), address)
     for name in (RESOLVED, WEIGHTS):
         if not (folder / name).is_file():

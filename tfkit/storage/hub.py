@@ -33,7 +33,7 @@ def repository(address: str) -> str:
 
 
 def local_repository(name: str) -> Path | None:
-    """Return the folder of a repository, user/name, if TFKIT_HUB is set. Raise DataError if that is no folder."""
+    """Return the folder of a repository, user/name, if TFKIT_HUB is set. Raise DataError if it is not a folder."""
     if not (hub := os.environ.get(LOCAL)):
         return None
     if not os.path.isdir(hub):

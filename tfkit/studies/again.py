@@ -143,7 +143,7 @@ def _tuned(file: Path, arms: set[str], study: Study) -> tuple[dict[str, JsonObje
     for row in read_rows(file):
         name = row["variant"]
         if name not in arms and not (study.design and {*name.partition("@")[0].split("+")} <= arms):
-            raise RunError(f"{file}:{row['line']}: '{name}' is no variant of this study")
+            raise RunError(f"{file}:{row['line']}: '{name}' is not a variant of this study")
         seeds["" if study.design else name][row["tuned"]].add(row["seed"])
     for name, tried in seeds.items():
         text = max(tried, key=lambda one: len(tried[one]))
@@ -169,7 +169,7 @@ def read_rows(file: Path) -> list[JsonObject]:
             if math.isfinite(value) == (not row["value"]):
                 raise ValueError
     except (ValueError, csv.Error):
-        raise RunError(f"{file}:{line}: is no row of results.csv, whose seed and value are numbers") from None
+        raise RunError(f"{file}:{line}: is not a row of results.csv, whose seed and value are numbers") from None
     return rows
 
 
@@ -261,7 +261,7 @@ def _findings(file: Path, arms: set[str], study: Study, train: Train) -> Iterato
             if not is_whole or not {*sides, *claim.sides} <= arms or claim.on not in study.names:
                 raise KeyError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise RunError(f"{file}:{number}: is no finding of this study") from None
+            raise RunError(f"{file}:{number}: is not a finding of this study") from None
         if one.mean is not None or study.design is None:
             yield row, ClaimResult(claim, one, word)
 

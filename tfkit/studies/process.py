@@ -44,7 +44,7 @@ def command_of(source: StudySource, variants: Sequence[str], values: Mapping[str
 
 
 class Job:
-    """A command of tfkit in a process of its own, with its output in `log`."""
+    """A tfkit command in a separate process, with its output in `log`."""
 
     def __init__(self, words: Sequence[str], log: Path, threads: int | None = None) -> None:
         environment = os.environ | ({} if threads is None else dict.fromkeys(THREADS, str(threads)))
@@ -81,7 +81,7 @@ class Job:
 
 
 def _run(words: list[str], log: Path, environment: Mapping[str, str], threads: int | None) -> None:
-    """Run a command line as `python -m tfkit` does, in a process group and with an output of its own."""
+    """Run a command line as `python -m tfkit` does, with its own process group and output."""
     if hasattr(os, "setsid"):  # not on Windows
         os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)

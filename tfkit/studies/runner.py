@@ -90,7 +90,7 @@ def _is_alive_elsewhere(path: Path) -> bool:
         return False
     text = read_text(path, None) if path.is_file() and not path.is_symlink() else "not a file"
     if text and not text.startswith(CLAIMED):
-        raise RunError(f"{path}: is no claim of tfkit; remove it: it has the name of a run's claim")
+        raise RunError(f"{path}: is not a claim of tfkit, but has the name of one; remove it")
     return text not in ("", f"{CLAIMED}{platform.node()}\n") and time.time() - path.stat().st_mtime < STALE
 
 

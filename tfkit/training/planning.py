@@ -1,4 +1,4 @@
-"""Memory of a training step: per device, the largest batch, and what is told if it does not fit.
+"""Memory of a training step: per device, the largest batch, and the advice if it does not fit.
 
 Nothing is allocated: models and batches are fake tensors, which have a shape and a device but no data.
 """

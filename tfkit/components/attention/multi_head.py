@@ -153,7 +153,7 @@ class MultiHead(Attention):
                 if getattr(self, option) != type(self).model_fields[option].default:
                     yield Problem(
                         option,
-                        f"has no effect with share, whose values are another layer's; set {option}: {OFF[option]}",
+                        f"has no effect with share, which uses another layer's values; set {option}: {OFF[option]}",
                     )
             yield from self._check_norms(shape)
 

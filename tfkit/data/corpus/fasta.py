@@ -125,4 +125,4 @@ def refuse_fasta(file: str, lines: Iterable[str], how: str = "") -> None:
     named = Path(file.removesuffix(".gz")).suffix.lower() in SUFFIXES
     if re.match(r">\S", header) and (named or SEQUENCE.fullmatch("".join(sequence.split()))):
         how = how or f"read it with {{type: fasta, file: {file}}}"
-        raise DataError(f"{file}: is FASTA, whose headers are no text; {how}")
+        raise DataError(f"{file}: is FASTA, whose headers are not text; {how}")

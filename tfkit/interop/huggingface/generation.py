@@ -128,7 +128,7 @@ def _strategy(stored: Tree, draws: bool) -> Tree:
 
 
 def _ids(key: str, value: object, size: int, ends: list[int]) -> list[int]:
-    """Return the ids in an id, or in a list of ids or of words of one token. A bad word is no end token."""
+    """Return the ids in an id, or in a list of ids or of words of one token. End tokens are not bad words."""
     words = value if isinstance(value, list) else [value]
     flat = [word[0] if isinstance(word, list) and len(word) == 1 else word for word in words]
     ids = [id_ for id_ in flat if type(id_) is int and 0 <= id_ < size and not (key == "bad_words_ids" and id_ in ends)]

@@ -51,7 +51,7 @@ class Partition(Section):
 
     @property
     def shares(self) -> dict[str, int | float]:
-        """Shares and numbers by split."""
+        """Fraction or number of examples of each split."""
         return {name: value for name, value in self.cut.items() if not isinstance(value, str)}
 
     @property

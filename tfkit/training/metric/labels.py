@@ -28,7 +28,7 @@ class Accuracy(TextMetric):
 
 
 def counted(outputs: Sequence[str], references: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """Count the words of outputs and references, and those that are equal at a position; empty words are no classes."""
+    """Count the words of outputs and references, and those that are equal at a position; ignore empty words."""
     words, right = Counter[str](), Counter[str]()
     for output, reference in zip(outputs, references, strict=True):
         for word, other in zip_longest(output.split(" "), reference.split(" "), fillvalue=""):

@@ -66,7 +66,7 @@ def write_mixer(config: Tree, mixer: ModelSection, heads: str, expand: str) -> N
     if expand:
         config[expand], rest = divmod(config[heads] * mixer["head_dim"], config["hidden_size"])
         if rest:
-            raise DataError(f"config.json cannot express mixers whose width is no multiple of {config['hidden_size']}")
+            raise DataError(f"config.json requires a mixer whose width is a multiple of {config['hidden_size']}")
     if mixer["step_limits"]:
         config["time_step_limit"] = list(mixer["step_limits"])
 
