@@ -71,10 +71,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = tfkit("study", "small.yaml", folder=folder)
         assert found.exit_code == 0, found.output
         assert len(Trained.began) == 8 and all("@confirm-s" in name for name in Trained.began)
-    text = " ".join(found.stdout.split())
+    text = " ".join(found.output.split())
     assert "16 runs to screen 7 options, 3 of noise, 8 to confirm" in text
     assert "differential excludes multi_query" in text and "cells to screen 16" in text and "cells to confirm 8" in text
-    assert len([line for line in found.stdout.splitlines() if "cells to" in line]) == 2
+    assert len([line for line in found.output.splitlines() if "cells to" in line]) == 2
     return folder
 
 

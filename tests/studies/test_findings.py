@@ -167,7 +167,7 @@ def test_the_csv_has_all_that_the_statistics_need(tmp_path: Path, monkeypatch: p
     assert {"better; best at the edge", "worse; best at the edge"} <= verdicts
     assert any(words.startswith("diverged in 5 of 5") for words in verdicts)
     states = {(row["variant"], row["seed"], row["measure"]) for row in found.lines if row["state"] == "diverged"}
-    assert states == {("frail", "3", ""), *(("gone", str(seed), "") for seed in range(5))}
+    assert states == {("frail", 3, ""), *(("gone", seed, "") for seed in range(5))}
     tuning = [row["measure"] for row in found.lines if row["run"] in ("baseline-lr0.01-s0", "wide-lr0.01-s0")]
     assert tuning == ["valid.loss"] * 2  # by which the values are chosen
     assert len([row for row in found.lines if row["measure"] == "parameters"]) == 5  # once for each variant

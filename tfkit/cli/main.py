@@ -233,9 +233,6 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
 def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
     """Suggest --set for an unknown option that is a key of the recipe, if the command accepts --set."""
     options = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
-    having = [name for name in COMMANDS if any(error.option_name in one.opts for one in _command(name).params)]
-    if having:
-        return click.UsageError(f"No such option '{error.option_name}'; {', '.join(having)} has it.", error.ctx)
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")
     if not key or "sets" not in options or name.replace("-", "_") in options:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from tfkit.core.errors import RunError, UsageError
-from tfkit.core.output import SPEECH, OutputLost, emit, event, json_line, lost, printable
+from tfkit.core.output import SPEECH, OutputLost, answer_line, emit, event, lost, printable
 from tfkit.storage.files import open_log
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def echo_text(text: str, end: str = "\n") -> None:
 
 def echo_json(data: object) -> None:
     """Print data as JSON. Raise OutputLost if the output is lost."""
-    emit(json_line(data, indent=2) + "\n", sys.stdout)
+    emit(answer_line(data, indent=2) + "\n", sys.stdout)
 
 
 def echo_data(data: object, render: Callable[[Console], object]) -> None:

@@ -22,7 +22,7 @@ import click
 from tfkit.cli.options import gathered
 from tfkit.cli.terminal import echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
-from tfkit.core.output import json_line
+from tfkit.core.output import answer_line, json_line
 from tfkit.storage import files
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class TextOutput:
 
     def json(self, data: object) -> None:
         """Write data as a JSON line."""
-        self.text(json_line(data))
+        self.text(answer_line(data))
 
     def record(self, text: Text, answer: Row) -> None:
         """Write an output as a row or a JSON line with the record's id, by default its number."""

@@ -50,18 +50,19 @@ def _escaped(character: str) -> str:
 
 
 def json_line(data: object, indent: int | None = None) -> str:
-    r"""Format `data` as JSON that is safe to print: control characters become \u escapes, NaN and infinity null."""
-    try:
-        text = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # JSON has no NaN or infinity
-        finite = json.loads(json.dumps(data), parse_constant=lambda _: None)
-        text = json.dumps(finite, indent=indent, ensure_ascii=False)
+    r"""Format `data` as JSON that is safe to print and parses to equal data: control characters become \u escapes."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
     return _ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def event(text: str, kind: str = "message", **facts: object) -> str:
     """Return a line of progress: the text, or a JSON object with its facts."""
-    return json_line({"event": kind, "text": text, **facts}) if SPEECH.json else printable(text)
+    return answer_line({"event": kind, "text": text, **facts}) if SPEECH.json else printable(text)
+
+
+def answer_line(data: object, indent: int | None = None) -> str:
+    """Format an answer as `json_line` does, with null for NaN and infinity, which JSON does not have."""
+    return json_line(json.loads(json.dumps(data), parse_constant=lambda _: None), indent)
 
 
 def some(texts: Iterable[str], most: int = 4) -> str:

@@ -386,6 +386,7 @@ class ScheduleFacts(Component):
         part: ClassVar[type[ScheduleFacts]]
 
         def warmup_steps(self) -> int:
+            """Return the number of warmup steps."""
             return 0
 
 

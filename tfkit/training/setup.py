@@ -272,7 +272,7 @@ def _check_files(recipe: Recipe, initial: bool, tokenizer: Tokenizer | None) -> 
     if initial and source is not None and RunFolder(Path(source.run)).holds_quantized:
         text = f"{source.run} contains quantized weights, which cannot be trained; use the original run"
         raise RecipeError([recipe.fault("train.init_from", text)])
-    ours = getattr(recipe.objective, "template", "") is None  # of objective: chat
+    ours = dict(recipe.objective or ()).get("template", "") is None  # of objective: chat
     if initial and source is not None and ours and kept_templates(Path(source.run)):
         text = "messages are written in tfkit's format, not with the chat template of"
         logger.warning("objective.template is not set: %s %s; set it to that text", text, Path(source.run) / KEPT)
