@@ -35,7 +35,7 @@ from .rows import ROWS
 
 transformers = pytest.importorskip("transformers", reason="the proofs need transformers, which the extra test brings")
 
-FUNCTIONS = 789  # 785 before the card and the page had one source, 782 with gzip where a file is, 779 with stores, inputs and streams
+FUNCTIONS = 789  # 785 before the card and the page had one source, 782 with gzip where a file is
 
 
 @pytest.fixture
