@@ -174,7 +174,6 @@ def make(row: Formula) -> type[TorchActivation]:
     options = {
         "__module__": __name__,
         "__qualname__": f"{name}.Config",
-        "__doc__": f"Options of {row.name}.",
         "__annotations__": {option: about.annotation for option, about in row.options.items()},
         **{option: Field(about.default, description=about.meaning) for option, about in row.options.items()},
     }

@@ -168,8 +168,6 @@ class Lora(Adapter):
     """W x + (alpha / rank) * B A x with trainable A [rank, in] and B [out, rank] (Hu et al. 2021, arXiv 2106.09685)."""
 
     class Config(Adapter.Config):
-        """Options of lora."""
-
         rank: PositiveInt = Field(8, description="rank of each update")
         alpha: PositiveFloat = Field(16.0, description="each update is multiplied by alpha / rank")
         on: Annotated[Names, Field(min_length=1)] = Field(

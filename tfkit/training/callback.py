@@ -135,8 +135,6 @@ class Ema(Callback):
     capabilities = frozenset({"averages"})
 
     class Config(Callback.Config):
-        """Options of ema."""
-
         decay: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="fraction of the average kept per step")
 
     def __init__(self, config: Config) -> None:
@@ -177,8 +175,6 @@ class Tracker(Callback):
     """Base class of callbacks that log the records of metrics.jsonl to a tracking library under the same names."""
 
     class Config(Callback.Config):
-        """Options of all trackers."""
-
         every: PositiveInt = Field(1, description="log every n-th step; validations are always logged")
 
     config: Config
@@ -225,8 +221,6 @@ class Experiments(Tracker):
     """Base class of trackers with wandb's interface: `init`, `log` and `finish`."""
 
     class Config(Tracker.Config):
-        """Options of experiment trackers."""
-
         project: str = Field("tfkit", description="project that runs are logged to")
         options: dict[str, object] = Field(
             default_factory=dict, description=f"further arguments for the library's init: {', '.join(sorted(PASSED))}"

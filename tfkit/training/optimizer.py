@@ -184,8 +184,6 @@ class Adam(Optimizer):
     """x -= lr * mean(g) / (sqrt(mean(g²)) + eps) (Kingma and Ba 2014, arXiv 1412.6980; constants: 1706.03762)."""
 
     class Config(Optimizer.Config):
-        """Options of adam."""
-
         betas: Betas = Field(
             (0.9, 0.98), description="decay rates of the running means of gradients and squared gradients"
         )
@@ -203,8 +201,6 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay: x -= lr * weight_decay * x (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
 
     class Config(Optimizer.Config):
-        """Options of adamw."""
-
         betas: Betas = Field(
             (0.9, 0.999), description="decay rates of the running means of gradients and squared gradients"
         )
@@ -247,8 +243,6 @@ class Muon(Optimizer):
     """
 
     class Config(Optimizer.Config):
-        """Options of muon."""
-
         momentum: Beta = Field(0.95, description="decay rate of the running mean of gradients")
         nesterov: bool = Field(True, description="use Nesterov momentum")
         iterations: Annotated[int, Field(ge=1, lt=100)] = Field(
@@ -324,8 +318,6 @@ class Torch(Optimizer):
     example: ClassVar = {"name": "SGD"}
 
     class Config(Optimizer.Config):
-        """Options of torch."""
-
         name: str = Field(description="class in torch.optim, such as SGD")
         options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments, except lr")
         decay_norms_and_biases: bool = Field(False, description="also decay norms, biases and other vectors")

@@ -49,8 +49,6 @@ class Decay(Schedule):
     """
 
     class Config(Schedule.Config):
-        """Options of schedules with a known last step."""
-
         lr: PositiveFloat = Field(description="peak learning rate, reached at the end of the warmup")
         warmup: NonNegativeInt = Field(0, description="steps over which the learning rate rises from 0")
         final: NonNegativeFloat = Field(0.0, description="learning rate of the last step")
@@ -89,8 +87,6 @@ class InverseSquareRoot(Schedule):
     """factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, arXiv 1706.03762)."""
 
     class Config(Schedule.Config):
-        """Options of inverse_square_root."""
-
         warmup: PositiveInt = Field(4000, description="steps over which the learning rate rises from 0")
         factor: PositiveFloat | None = Field(
             None, description="factor of the paper's formula; none: 1, unless peak is set"
@@ -143,8 +139,6 @@ class WarmupStableDecay(Decay):
     """
 
     class Config(Decay.Config):
-        """Options of warmup_stable_decay."""
-
         decay: Annotated[float, Field(gt=0, le=1)] = Field(
             0.2, description="fraction of the steps, at the end, over which the learning rate falls"
         )
@@ -174,8 +168,6 @@ class Constant(Schedule):
     """lr * min(1, step / warmup)."""
 
     class Config(Schedule.Config):
-        """Options of constant."""
-
         lr: PositiveFloat = Field(description="learning rate")
         warmup: NonNegativeInt = Field(0, description="steps over which the learning rate rises from 0")
 

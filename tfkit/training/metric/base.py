@@ -110,8 +110,6 @@ class TextMetric(Metric):
     reads: ClassVar = "text"
 
     class Config(Metric.Config):
-        """Options of all text metrics."""
-
         by_length: Bounds = Field((), description="also score length ranges separately: [4, 8] adds 1-4, 5-8 and 9+")
 
         def scores(self) -> tuple[str, ...]:
@@ -200,8 +198,6 @@ class BitsPerSymbol(BitsPerCharacter):
     """Loss of a text in nats / (ln 2 * number of its symbols), which are the same for all tokenizers."""
 
     class Config(LossMetric.Config):
-        """Options of bits_per_symbol."""
-
         symbol: Pattern | None = Field(
             None, description="regular expression of a symbol, such as Cl|Br|[A-Za-z]; none: text between white space"
         )

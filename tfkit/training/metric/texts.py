@@ -38,8 +38,6 @@ class Bleu(TextMetric):
     package: ClassVar = "sacrebleu"
 
     class Config(TextMetric.Config):
-        """Options of bleu."""
-
         lowercase: bool = Field(False, description="ignore case")
         tokenize: Literal["13a", "intl", "char", "zh"] | None = Field(
             "13a",
@@ -62,8 +60,6 @@ class Chrf(TextMetric):
     package: ClassVar = "sacrebleu"
 
     class Config(TextMetric.Config):
-        """Options of chrf."""
-
         lowercase: bool = Field(False, description="ignore case")
         char_order: Order = Field(6, description="longest n-gram of characters")
         word_order: NonNegativeInt = Field(0, le=ORDER.most, description="longest n-gram of words; 2 is chrF++")
@@ -102,8 +98,6 @@ class Rouge(TextMetric):
     """
 
     class Config(TextMetric.Config):
-        """Options of rouge."""
-
         of: RougeOrder = Field(
             "L", description="unit of comparison: 1 (words), 2 (word pairs), or L (longest common subsequence)"
         )
@@ -172,8 +166,6 @@ class Grammatical(TextMetric):
     compares: ClassVar = "continuations"
 
     class Config(TextMetric.Config):
-        """Options of grammatical."""
-
         depth: Depth = Field(3, description="levels of the grammar")
         breadth: Breadth = Field(3, description="number of symbols per level, which is also the number of words")
         rules: Rules = Field(3, description="rules per symbol")

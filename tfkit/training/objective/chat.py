@@ -171,8 +171,6 @@ class Chat(Objective):
     }
 
     class Config(Objective.Config):
-        """Options of chat."""
-
         template: str | None = Field(
             None, description="Jinja chat template, as in transformers; none: start and end token around each turn"
         )

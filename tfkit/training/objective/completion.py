@@ -110,8 +110,6 @@ class Completion(Objective):
     )
 
     class Config(Objective.Config):
-        """Options of completion."""
-
         def shortest(self, facts: RecipeFacts) -> int:
             return 3  # source, start and one token; the end token is a target, but not an input
 
@@ -190,8 +188,6 @@ class CausalLm(Objective):
     capabilities = frozenset({"likelihood", "characters", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of causal_lm."""
-
         join: bool = Field(
             True, description="join the texts into one stream, split into blocks; false: one row per text"
         )

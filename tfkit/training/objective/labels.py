@@ -107,8 +107,6 @@ class Classifying(Reading):
     """Base class of objectives that train a head to tell classes apart."""
 
     class Config(Reading.Config):
-        """Options of objectives with classes."""
-
         label_smoothing: Share = Field(
             0.0, description="fraction of the target probability spread over all classes, in training only"
         )
@@ -289,8 +287,6 @@ class Classification(Classifying):
     capabilities = frozenset({"likelihood", "words", "numbers", "probabilities", "soft_targets"})
 
     class Config(Classifying.Config):
-        """Options of classification."""
-
         multi_label: bool = Field(
             False, description="a text has any number of labels: a JSON list, or text with `separator` between them"
         )

@@ -276,8 +276,6 @@ class MaskedLm(Objective):
     capabilities = frozenset({"likelihood", "packing", "shards", "soft_targets"})
 
     class Config(Objective.Config):
-        """Options of masked_lm."""
-
         probability: PositiveFloat = Field(0.15, le=1, description="fraction of the tokens to predict")
         mask_share: float = Field(
             0.8, ge=0, le=1, description="fraction of the predicted tokens replaced by the mask token"

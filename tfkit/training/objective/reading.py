@@ -120,8 +120,6 @@ class Reading(Objective):
     gives = frozenset({"attention_mask", "token_type_ids", "global_attention_mask"})
 
     class Config(Objective.Config):
-        """Options of the reading objectives."""
-
         head: str | None = Field(
             None, description="name of the head to train among the model's `heads`; none: its `head`"
         )

@@ -105,8 +105,6 @@ class NextSentence(MaskedLm):
     capabilities = frozenset({"means"})  # no likelihood: a sum of two losses
 
     class Config(MaskedLm.Config):
-        """Options of next_sentence."""
-
         def shortest(self, facts: RecipeFacts) -> int:
             ends = bool(facts.token("end"))
             return 2 + bool(facts.token("start")) + (bool(facts.token("separator")) or ends) + ends
@@ -213,8 +211,6 @@ class ReplacedToken(MaskedLm):
     }
 
     class Config(MaskedLm.Config):
-        """Options of replaced_token."""
-
         mask_share: float = Field(
             1.0, ge=0, le=1, description="fraction of the chosen tokens replaced by the mask token"
         )

@@ -162,8 +162,6 @@ class Denoising(Rewriting):
     rows_type = DenoisingRows
 
     class Config(Rewriting.Config):
-        """Options of denoising."""
-
         probability: float = Field(0.3, ge=0, lt=1, description="fraction of the tokens to mask")
         mean_span: float = Field(3.0, ge=1, description="mean length of a masked span, in tokens")
         shuffle: bool = Field(True, description="shuffle the sentences of a text")
@@ -234,8 +232,6 @@ class SpanCorruption(Rewriting):
     rows_type = SpanCorruptionRows
 
     class Config(Rewriting.Config):
-        """Options of span_corruption."""
-
         probability: float = Field(0.15, gt=0, lt=1, description="fraction of the tokens to hide")
         mean_span: float = Field(3.0, ge=1, description="mean length of a hidden span, in tokens")
 

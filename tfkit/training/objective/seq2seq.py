@@ -128,8 +128,6 @@ class Seq2Seq(Objective):
     )
 
     class Config(Objective.Config):
-        """Options of seq2seq."""
-
         label_smoothing: Share = Field(
             0.0, description="fraction of the target probability spread over the vocabulary, in training only"
         )

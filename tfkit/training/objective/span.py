@@ -151,8 +151,6 @@ class SpanObjective(Reading):
     capabilities = frozenset({"likelihood", "words"})
 
     class Config(Reading.Config):
-        """Options of span."""
-
         longest_answer: PositiveInt = Field(30, description="maximum number of tokens of an answer")
 
         def shortest(self, facts: RecipeFacts) -> int:
