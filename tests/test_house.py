@@ -22,7 +22,7 @@ ROOMS = {
     "__main__.py": 5,
     "api.py": 201,
     "cli": 3934,
-    "components": 5208,
+    "components": 5207,
     "contracts": 4427,
     "core": 3901,
     "data": 6522,
@@ -38,7 +38,7 @@ ROOMS = {
     "skeletons": 988,
     "storage": 910,
     "studies": 5481,
-    "training": 9503,
+    "training": 9441,
 }
 TESTS = 59_808
 
