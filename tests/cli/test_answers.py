@@ -32,6 +32,7 @@ evaluate {w} --split train --limit 2 --set generate.max_new_tokens=3
 runs trained
 generate {w} The --n-best 1 --num-beams 1
 embed {w} words.txt
+embed {w} words.txt --out vectors.npy
 look {w} "The quick"
 export {w} exported
 import exported-gpt2 --out imported
@@ -54,6 +55,7 @@ new mine
 completion zsh
 """
 FAULTY = (
+    "parts --verify nothing.py --json", "--json check gpt2",
     "check nothing.yaml --json --set", "show nothing.yaml --json", "train {w} --json --out trained/ --hurry",
     "check gpt2 --json --jsonn", "generate {w} --json --temperature -1 a", "evaluate nothing --json",
     "predict {w} a --json", "draw gpt2 --out x.gif --json", "nothing --json", "compare {w} --json",
@@ -115,5 +117,6 @@ def test_a_shell_completes_recipes_runs_and_keys(place: Path, monkeypatch: pytes
         words = {"COMP_WORDS": f"tfkit {line}", "COMP_CWORD": str(len(line.split())), "_TFKIT_COMPLETE": "zsh_complete"}
         result = CliRunner(env=words).invoke(main, [], prog_name="tfkit")
         assert word in result.output.splitlines(), f"{line}: {result.output}"
+        assert "file" not in result.output.splitlines(), "the script of bash forgets all words before a file"
     for shell in ("bash", "zsh", "fish"):
         assert "_TFKIT_COMPLETE" in typed("completion", shell).stdout

@@ -234,7 +234,7 @@ def test_invalid_input_is_one_line_before_the_first_run(copy: Path) -> None:
             "small.csv:1: is not the results.csv of a study, which begins with",
         ),
         ([], {"small.csv": "other"}, "small.csv:2: 'else' is not a variant of this study"),
-        ([], {"small.csv": "cut"}, "is not a row of results.csv, whose seed and value are numbers"),
+        ([], {"small.csv": "cut"}, "is not a row of results.csv, which has a state, numbers"),
         ([], {"small.csv": "first"}, "small.csv: 'baseline' has no values that were trained with several seeds"),
         ([], {"small.csv": lines[0]}, "the results of the study have no runs of 'baseline'"),
         ([], {"small.csv": "key"}, "small.csv: 'baseline' has other values than those of study.tune: model.d_model="),

@@ -60,6 +60,15 @@ CASES: dict[str, tuple[Any, str]] = {
         "b.csv:2: is not a row of results",
     ),
     "a bad seed": (lambda text: text.replace(",0,done", ",x,done", 1), "b.csv:2: is not a row of results.csv"),
+    "a state of no run": (lambda text: text.replace(",0,done", ",0,banana", 1), "b.csv:2: is not a row of results.csv"),
+    "a row twice": (
+        lambda text: text + text.splitlines()[1].rpartition(",")[0] + ",99\n",
+        "is not a row of results.csv",
+    ),
+    "a lost count": (
+        lambda text: text + text.splitlines()[1].rpartition(",")[0].replace("test.loss", "test.loss.examples") + ",\n",
+        "is not a row of results.csv",
+    ),
     "cut": (lambda text: text[:-20].rpartition(",")[0], ": is not a row of results.csv"),
     "the same": (None, "b.csv: has the same runs as a.csv; pass one of them"),
     "other scores": (
@@ -87,7 +96,7 @@ def test_files_that_disagree_are_refused_in_words(tmp_path: Path) -> None:
     for arguments, words in (
         (["a.csv"], "a.csv: pass several files"),
         (["a.csv", "none.csv"], "none.csv: no such file"),
-        (["a.csv", "."], "cannot be read: Is a directory"),
+        (["a.csv", "."], ".: is a folder; pass results.csv files, or runs, not both"),
         (["a.csv", "b.csv", "--measure", "test.bleu"], "a.csv: 'baseline' has no test.bleu; it has test.loss"),
     ):
         (tmp_path / "b.csv").write_text(second)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tfkit
 from tests.training.small import ENCODER, PAIR, outcome, small, trained
 
 from ..sampling import each
@@ -67,3 +68,16 @@ def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
             shutil.rmtree(tmp_path / name)
 
     each(KINDS, check)
+
+
+@pytest.mark.full
+def test_scores_of_earlier_weights_are_moved_aside(tmp_path: Path) -> None:
+    run = trained(small(tmp_path, steps=2, metrics=[]), tmp_path / "run")
+    run.evaluate("valid")
+    before = (run.folder / "evaluation.json").read_text()
+    trained(small(tmp_path, steps=2, metrics=[]), run.folder, resume=True)
+    assert (run.folder / "evaluation.json").read_text() == before, "no step was trained"
+    trained(small(tmp_path, steps=4, metrics=[]), run.folder, resume=True)
+    assert not (run.folder / "evaluation.json").exists()
+    assert (run.folder / "evaluation.old.json").read_text() == before
+    assert tfkit.load_run(run.folder).evaluate("valid")

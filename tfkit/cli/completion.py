@@ -20,7 +20,7 @@ SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 class Completed(ParamType):
-    """Text that a shell completes from the words that `suggest` returns for its beginning, and from file names."""
+    """Text that a shell completes from the words that `suggest` returns for its beginning, else from file names."""
 
     name = "text"
 
@@ -30,7 +30,7 @@ class Completed(ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the words with this beginning."""
         found = [CompletionItem(word) for word in self.suggest(incomplete) if word.startswith(incomplete)]
-        return [*found, *([CompletionItem(incomplete, type="file")] if self.files else [])]
+        return found or ([CompletionItem(incomplete, type="file")] if self.files else [])
 
 
 def recipes(beginning: str) -> Iterable[str]:

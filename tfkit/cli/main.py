@@ -233,6 +233,8 @@ def _status(run: Callable[[], Any], args: Sequence[str]) -> int:
 def _with_hint(error: click.NoSuchOption, args: Sequence[str]) -> click.UsageError:
     """Suggest --set for an unknown option that is a key of the recipe, if the command accepts --set."""
     options = {param.name for param in error.ctx.command.params} if error.ctx is not None else set()
+    if error.ctx is not None and error.ctx.parent is None and error.option_name in ("--json", "--quiet", "--progress"):
+        return click.UsageError(f"No such option '{error.option_name}' here; write it after the command.", error.ctx)
     name = error.option_name.lstrip("-")
     key, value = split_target(name if "." in name else key_for(name) or "")
     if not key or "sets" not in options or name.replace("-", "_") in options:

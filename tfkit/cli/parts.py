@@ -105,6 +105,8 @@ def _import(names: Sequence[str]) -> tuple[list[ModuleType], bool]:
         try:
             modules.append(import_parts(name))
         except UsageError as error:
+            if SPEECH.data:
+                raise
             complain(error)
     return modules, len(modules) == len(names)
 

@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, BinaryIO, TypedDict
 import click
 
 from tfkit.cli.options import gathered
-from tfkit.cli.terminal import echo_text, is_terminal, standard_input
+from tfkit.cli.terminal import echo, echo_text, is_terminal, standard_input
 from tfkit.core.errors import DataError, ExampleError, UsageError, installing
-from tfkit.core.output import answer_line, json_line
+from tfkit.core.output import SPEECH, answer_line, json_line
 from tfkit.storage import files
 
 if TYPE_CHECKING:
@@ -243,6 +243,14 @@ def output_to(path: str | None, tables: bool = False) -> Iterator[TextOutput]:
     if path is None or path == "-":
         yield TextOutput()
         return
+    with _written(path, tables) as output:
+        yield output
+    if tables and SPEECH.data:
+        echo(answer_line({"file": path}))
+
+
+@contextlib.contextmanager
+def _written(path: str, tables: bool) -> Iterator[TextOutput]:
     file, rows = _target(path), list[Row]()
     suffix = Path(path).suffix.lower() if tables else ""
     ids = file.with_suffix(".ids") if suffix == ".npy" else file

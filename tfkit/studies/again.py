@@ -40,6 +40,7 @@ from tfkit.studies.statistics import LEVEL, POWER, Comparison, power
 from tfkit.studies.wording import difference
 
 FINAL = REPLICATED, REVERSED, MISSED = "replicated", *REFUTED[1:]
+STATES = ("done", "diverged", "failed", "altered", "waiting", "stopped")
 CLOSE = 1e-4  # relative difference of scores that count as equal
 APART = "other baseline scores"  # reservation about verdicts
 Rows = Sequence[JsonObject]  # of results.csv
@@ -158,19 +159,30 @@ def _tuned(file: Path, arms: set[str], study: Study) -> tuple[dict[str, JsonObje
 
 def read_rows(file: Path) -> list[JsonObject]:
     """Parse results.csv; rows have their `line`, and inf as a lost value. Raise RunError if it is another file."""
-    reader, rows, line = csv.reader(read_text(file, None).splitlines(), strict=True), list[JsonObject](), 1
+    text, rows, line, seen = read_text(file, None).removeprefix("\ufeff"), list[JsonObject](), 1, set[object]()
+    reader = csv.reader(text.splitlines(), strict=True)
     try:
         if next(reader, []) != HEADS:
             raise RunError(f"{file}:1: is not the results.csv of a study, which begins with {','.join(HEADS)}")
         for line, cells in enumerate(reader, 2):
             row = dict(zip(HEADS, (cell.removeprefix("'") for cell in cells), strict=True))  # ': before a formula
-            value = float(row["value"] or "inf")
-            rows.append({**row, "seed": int(row["seed"]), "value": value, "line": line})
-            if math.isfinite(value) == (not row["value"]):
+            measured = tuple(row[name] for name in HEADS if name not in ("state", "value"))
+            rows.append({**row, "seed": int(row["seed"]), "value": _value(row), "line": line})
+            if row["state"] not in STATES or measured in seen:
                 raise ValueError
+            seen.add(measured)
     except (ValueError, csv.Error):
-        raise RunError(f"{file}:{line}: is not a row of results.csv, whose seed and value are numbers") from None
+        text = "is not a row of results.csv, which has a state, numbers, and each measure of a run once"
+        raise RunError(f"{file}:{line}: {text}") from None
     return rows
+
+
+def _value(row: Mapping[str, str]) -> float:
+    """Return the value of a row, inf if it was lost. Raise ValueError for other values."""
+    value = float(row["value"] or "inf")
+    if math.isfinite(value) == (not row["value"]) or (row["measure"].endswith(END) and not value.is_integer()):
+        raise ValueError
+    return value
 
 
 def _values(text: str) -> JsonObject:
@@ -201,6 +213,8 @@ def results_in(rows: Rows) -> Iterator[ArmResult]:
 
 def joined_report(files: Sequence[Path], measure: Sequence[str]) -> StudyReport:
     """Return a report on the results.csv of several studies as if they were one. Raise UsageError if they disagree."""
+    if folders := [file for file in files if file.is_dir()]:
+        raise UsageError(f"{folders[0]}: is a folder; pass results.csv files, or runs, not both")
     read, first = {file: read_rows(file) for file in files}, files[0]
     for one, other in combinations(files, 2):
         if read[one] == read[other]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from tfkit.runs.claim import Claim, changed_keys, check_nothing_is_lost, check_s
 from tfkit.runs.folder import (
     CHECKPOINTS,
     ENVIRONMENT,
+    EVALUATION,
     LOG,
     RECIPE,
     RESOLVED,
@@ -227,6 +229,10 @@ def _resumed(
     _describe(folder, task)
     reporter.open(folder / LOG)
     ended = trainer.progress.finished
+    scores = folder / EVALUATION
+    if not ended and scores.exists():  # of weights that training replaces
+        os.replace(scores, scores.with_suffix(".old.json"))
+        reporter.say(f"{scores}: scores of earlier weights; moved to {scores.stem}.old.json")
     left = f": training has ended ({ended}), so no step is trained" if ended else ""
     reporter.say(f"resuming {folder} from step {trainer.progress.step:,}{left}")
     return trainer

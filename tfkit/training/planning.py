@@ -211,7 +211,8 @@ class TrainingPlan:
 
     def as_data(self) -> dict[str, object]:
         layouts = [{**asdict(one), "tokens": one.rows * self.length} for one in self.layouts]
-        facts = {name: getattr(self, name) for name in ("parameters", "length", "devices", "room", "command")}
+        facts = {name: getattr(self, name) for name in ("parameters", "length", "devices", "room")}
+        facts["command"] = self.command or None
         return {"recipe": self.recipe.name, **facts, "layouts": layouts}
 
 
