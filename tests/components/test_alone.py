@@ -39,7 +39,7 @@ def test_every_part_of_a_model_is_called_alone(slot: str, name: str) -> None:
     if slot in ("attention", "mixer", "feedforward", "norm", "activation"):
         assert part(x).shape == x.shape
     elif name in ("attention_residuals", "hyper_connections"):
-        with pytest.raises(tfkit.UsageError, match="streams, which only a model enters"):
+        with pytest.raises(tfkit.UsageError, match="streams, which only a model creates"):
             part(x, torch.tanh)
     elif slot == "residual":
         assert part(x, torch.tanh, torch.sin, norm=nn.LayerNorm(WIDTH)).shape == x.shape

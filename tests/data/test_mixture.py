@@ -150,7 +150,7 @@ def test_a_temperature_needs_sizes_and_no_weights(texts: Path) -> None:
     text = {"type": "text", "files": str(texts / "a.txt")}
     for other, options, message in (
         ({"corpus": text, "weight": 1}, {"temperature": 5}, "temperature: 5 and of[1].weight: 1 both set the shares"),
-        ({"corpus": "docstrings"}, {"temperature": 5}, "temperature: 5 and of[1], a 'docstrings' of unknown size"),
+        ({"corpus": "docstrings"}, {"temperature": 5}, "the size of of[1] ('docstrings') is unknown"),
         ({"corpus": text}, {"temperature": 0}, "greater than or equal to 0.1"),
     ):
         with pytest.raises(ValidationError, match=re.escape(message)):

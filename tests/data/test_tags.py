@@ -119,7 +119,7 @@ def test_a_run_reads_its_tags_and_refuses_others(tmp_path: Path) -> None:
     again = tfkit.load_run(run.folder)
     assert again.generate("<2fr> a red cat") == run.generate(["<2fr> a red cat"])
     for text in ("a red cat", "<en-fr> a red cat", ""):
-        with pytest.raises(UsageError, match=r"does not begin with a tag of training: <2fr>, <de-en>, <en-de>"):
+        with pytest.raises(UsageError, match=r"does not begin with a tag from training: <2fr>, <de-en>, <en-de>"):
             again.generate(text)
     file = written(tmp_path, "new.csv", ROWS[:2])
     found = typed("generate", run.folder, "--input", file, "--field", "from", "--max-new-tokens", 4)
@@ -136,7 +136,7 @@ def test_a_run_reads_its_tags_and_refuses_others(tmp_path: Path) -> None:
 def test_an_unknown_tag_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFKIT_CACHE", str(tmp_path / "cache"))
     unseen = recipe(tmp_path, [*ROWS, ("un chat", "a cat", "fr-en")])
-    message = r"valid\.csv:6: .* does not begin with a tag of training: <2fr>, <de-en>, <en-de>"
+    message = r"valid\.csv:6: .* does not begin with a tag from training: <2fr>, <de-en>, <en-de>"
     with pytest.raises(DataError, match=message):
         trained(unseen, tmp_path / "run")
     shards = {**PAIR, "data.shards": True}
@@ -158,7 +158,7 @@ def test_other_objectives_read_tags_or_refuse_them(tmp_path: Path) -> None:
     label = {"text": "from", "label": "to", "tag": "direction"}
     run = trained(recipe(tmp_path, overrides=CLASSES, **label), tmp_path / "classes")
     assert run.predict("<en-de> a red cat")[0]["label"] in run.labels
-    with pytest.raises(TfkitError, match="'a red cat' does not begin with a tag of training"):
+    with pytest.raises(TfkitError, match="'a red cat' does not begin with a tag from training"):
         run.predict("a red cat")
     text = {"text": "from", "tag": "direction"}
     run = trained(recipe(tmp_path, overrides={"train.metrics": []}, **text), tmp_path / "text")

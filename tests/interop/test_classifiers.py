@@ -327,7 +327,7 @@ def test_several_numbers_and_labels_in_their_classes(tmp_path: Path) -> None:
         for key in ("value", "values", "labels"):
             assert (key in mine) == (key in again) and again.get(key, 0) == pytest.approx(mine.get(key, 0), rel=1e-5)
     run = bert(tmp_path, ["mood", "tags"], several, "classification")
-    with pytest.raises(UsageError, match="no problem_type for classes of several targets; train a run for each"):
+    with pytest.raises(UsageError, match="no problem_type for several classification targets; train one run for each"):
         export_model(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -283,7 +283,7 @@ def test_layouts_that_do_not_fit_are_refused(register: Register) -> None:
     assert "in a decoder: the part maps [3, 7, 3, 16] to [3, 7, 6, 16]\n" in str(broken)
     with pytest.raises(UsageError, match="streams must be a number or None, got 'four'"):
         register("residual", type("Odd", (PreNorm,), {"streams": "four"}))
-    with pytest.raises(UsageError, match="'hyper_connections' has streams, which only a model enters"):
+    with pytest.raises(UsageError, match="'hyper_connections' has streams, which only a model creates"):
         tfkit.part("residual", "hyper_connections", d_model=8)(torch.zeros(1, 2, 8), nn.Identity())
 
 

@@ -238,7 +238,7 @@ def test_a_run_of_several_classes(tmp_path: Path) -> None:
         assert scores[f"accuracy.{name}"] == pytest.approx(100 * np.mean(right))
         assert all(sum(one["labels"].values()) == pytest.approx(1) for one, _ in kept)
     assert scores["auc"] == pytest.approx((scores["auc.logp"] + scores["auc.mw"]) / 2)
-    with pytest.raises(UsageError, match="no problem_type for classes of several targets"):
+    with pytest.raises(UsageError, match="no problem_type for several classification targets"):
         tfkit.as_pretrained(run)
 
 

@@ -6,7 +6,7 @@ COMMANDS = {
     "show": ("recipes", "Recipes", "Show an architecture: parts, weights and costs."),
     "explain": ("recipes", "Recipes", "Show where a value comes from, and what it replaced."),
     "diff": ("comparing", "Recipes", "Compare two recipes or runs."),
-    "train": ("training", "Training", "Train the model of a recipe into a run folder."),
+    "train": ("training", "Training", "Train a recipe and save the result as a run folder."),
     "plan": (
         "training",
         "Training",

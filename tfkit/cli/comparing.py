@@ -152,8 +152,8 @@ def draw_command(
     """Draw the architecture of a recipe (a shipped name or a path) or of a run folder.
 
     The suffix of FILE selects the format: .svg, .html (shows the origin of each value on hover), .mmd for Mermaid, .txt
-    or .png. Without --out the drawing is printed. With OTHER both are drawn and the differences are marked; --set and
-    --variant apply to OTHER, and a variant may follow a name: mine.yaml@wide.
+    or .png. Without --out, the drawing is printed. With OTHER, both are drawn and the differences are marked. --set and
+    --variant apply to OTHER; a variant may also follow a name, as in mine.yaml@wide.
     """
     if gallery is not None:
         if recipe is not None or out is not None or sizes or reading != ReadOptions():

@@ -37,8 +37,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 def import_command(source: str, out: str | None, dtype: str, force: bool, imports: tuple[str, ...]) -> None:
     """Import a model: a folder with config.json and safetensors, or the name of a repository on the hub.
 
-    Write a run folder with recipe, weights and tokenizer, for show, generate, verify and other commands. No code of
-    the source is executed, and pickled weights are refused. Custom families are registered with --import.
+    Write a run folder with recipe, weights and tokenizer, for show, generate, verify and other commands. No code
+    from the source is executed, and pickled weights are refused. Custom families are registered with --import.
     """
     from tfkit.interop.huggingface.importing import import_model
     from tfkit.recipe.imports import imported

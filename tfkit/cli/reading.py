@@ -98,7 +98,7 @@ def shown(prediction: JsonObject) -> str:
 @click.option(
     "--normalize/--no-normalize", default=None, help="Divide each vector by its norm.  [default: the model's, else yes]"
 )
-@click.option("--prompt", metavar="NAME", help="Prompt of a model of sentence-transformers, by name; '': none.")
+@click.option("--prompt", metavar="NAME", help="Name of a sentence-transformers prompt; '' for none.")
 @click.option("--batch-size", type=Whole(ROWS), help="Texts per batch.", metavar="N")
 @DEVICE
 @reads_run

@@ -342,8 +342,8 @@ ID = click.option(
 )
 OUT = click.option(
     "--out", "--output", "output", metavar="FILE",
-    help="Write to FILE, atomically; with the ids if it ends with .csv, .tsv, .jsonl, .ndjson or .parquet. embed also "
-    "writes .npy, with the ids in a .ids file next to it, one per line.",
+    help="Write atomically to FILE, including the ids if it ends in .csv, .tsv, .jsonl, .ndjson or .parquet. embed "
+    "also writes .npy, with the ids in a .ids file next to it, one per line.",
 )  # fmt: skip
 
 

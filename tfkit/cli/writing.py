@@ -274,7 +274,7 @@ def generate_command(
     device: str,
     reading: ReadOptions,
 ) -> None:
-    """Generate text with RUN (a run folder): a continuation, the target of an encoder-decoder, or tokens for its masks.
+    """Generate text with RUN (a run folder): a continuation, an encoder-decoder's target, or tokens for masks.
 
     Print one output for each TEXT, or for each line of --input or standard input; in the output for a line, line breaks
     become spaces. With --chat, or if the run was trained with objective: chat, a text is a user message, or a JSON list

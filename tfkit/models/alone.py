@@ -208,7 +208,7 @@ def _residual(part: Residual, arguments: tuple[Any, ...], options: Options) -> A
     norms = dict.fromkeys(part.norm_names(names), norm)
     config = of_kind(part.config, Residual.Config)
     if config is not None and config.num_streams() is not None:
-        raise UsageError(f"residual '{part.part_name}' has streams, which only a model enters; build a model with it")
+        raise UsageError(f"residual '{part.part_name}' has streams, which only a model creates; build a model with it")
     scale = 1.0 if config is None else config.branch_scale
     call = context(x)
     branches = [

@@ -97,7 +97,7 @@ def numbers(text: str) -> tuple[str, ...]:
 
 
 class Classes:
-    """Classes and functions of a recording, in the order in which they need each other."""
+    """Classes and functions of a recording, in dependency order."""
 
     def __init__(self, recording: Recording, constant: Callable[[str, str], str]) -> None:
         self.recorder, self.root, self.result = recording.recorder, recording.root, recording.result

@@ -239,7 +239,7 @@ class Recorder(TorchFunctionMode):
         return all(one is Ellipsis or (isinstance(one, slice) and _is_prefix(one)) for one in index)
 
     def _key(self, argument: object, shapes: bool = False) -> object:
-        """Return a hashable key of an argument, equal for equal arguments, or for tensors of equal `shapes`."""
+        """Return a hashable key, equal for equal arguments. With `shapes`, sizes are compared by value."""
         if isinstance(argument, Tensor):
             return argument.shape, argument.stride(), argument.dtype
         if isinstance(argument, Value):

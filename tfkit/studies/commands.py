@@ -2,5 +2,5 @@
 
 COMMANDS = {
     "study": ("studies", "Comparing", "Train the variants of a recipe over several seeds and compare them."),
-    "compare": ("studies", "Comparing", "Compare runs, or the runs of a study: intervals, verdicts, a page."),
+    "compare": ("studies", "Comparing", "Compare runs, or the runs of a study, with intervals, verdicts and a page."),
 }

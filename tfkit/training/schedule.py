@@ -149,8 +149,8 @@ class WarmupStableDecay(Decay):
         def check_recipe(self, facts: RecipeFacts) -> Iterator[Problem]:
             yield from super().check_recipe(facts)
             if facts.steps is not None and self.warmup > (1 - self.decay) * facts.steps:
-                share = f"the last {self.decay:g} of {facts.steps:,} steps"
-                yield Problem("warmup", f"the warmup of {self.warmup:,} steps overlaps the decay, {share}")
+                share = f"the decay (the last {self.decay:g} of {facts.steps:,} steps)"
+                yield Problem("warmup", f"the warmup of {self.warmup:,} steps overlaps {share}; shorten one of them")
 
     config: Config
 

@@ -256,7 +256,7 @@ class Corpus(CorpusFacts):
         return self.limit if count is None else min(max(0, count - self.skip), self.limit or count)
 
     def count(self) -> int | None:
-        """Number of examples before `where`, `skip` and `limit`, or None if it is unknown before reading."""
+        """Return the number of examples before `where`, `skip` and `limit`, or None if unknown before reading."""
         return None
 
     def read(self) -> Iterator[Example]:

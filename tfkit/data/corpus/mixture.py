@@ -70,7 +70,8 @@ class Mixture(Corpus):
                 if share.weight is not None:
                     raise ValueError(f"{the}.weight: {share.weight:g} both set the shares; remove one of them")
                 if not share.corpus.files_read() and share.corpus.build().count() is None:
-                    raise ValueError(f"{the}, a '{share.corpus.part.part_name}' of unknown size; use weights instead")
+                    text = f"of[{number}] ('{share.corpus.part.part_name}') is unknown; use weights instead"
+                    raise ValueError(f"temperature: {self.temperature:g} depends on sizes, but the size of {text}")
             return self
 
         @model_validator(mode="after")

@@ -68,7 +68,7 @@ def write_classes(config: Tree, model: ModelSection) -> None:
 def named_classes(names: Sequence[str]) -> Tree:
     """Return the config.json keys that name the classes. Raise UsageError for those of several targets."""
     if any("" not in cells(name) for name in names):
-        raise UsageError("transformers has no problem_type for classes of several targets; train a run for each")
+        raise UsageError("transformers has no problem_type for several classification targets; train one run for each")
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},

@@ -95,7 +95,7 @@ def schema_at(node: Node, model: type[BaseModel] | None, loc: Sequence[int | str
 
 
 class NamedPath(NamedTuple):
-    """A file path: the value of the option of `owner` at the dotted key `at`."""
+    """A file path set in an option of `owner`, at the dotted key `at`."""
 
     at: str
     path: str

@@ -297,7 +297,7 @@ class Classification(Classifying):
     rows: LabelledRows
 
     def head_loss(self, logits: Tensor, batch: Batch, training: bool) -> tuple[Tensor, int]:
-        """Compute the cross-entropy of `logits` [rows classes], binary with `multi_label`."""
+        """Compute the cross-entropy of `logits` [rows classes], or the binary one if `multi_label` is set."""
         if not self.config.multi_label:
             return super().head_loss(logits, batch, training)
         smoothing = self.config.label_smoothing if training else 0.0

@@ -146,7 +146,7 @@ class MaskedRows(Rows):
         room = max_length - ("start" in self.tokens.special) - ("end" in self.tokens.special)
         if room < 1:
             raise DataError(
-                f"rows of {max_length} tokens are too short for a text between start and end token; allow longer rows"
+                f"rows of {max_length} tokens are too short for a text between start and end tokens; allow longer rows"
             )
         return room
 

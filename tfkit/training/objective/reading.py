@@ -195,7 +195,7 @@ def room_in(frame: Frame, longest: int) -> int:
     free = longest - frame.around
     if free < 2:
         raise DataError(
-            f"rows of {longest} tokens are too short for a text between start and end token; allow longer rows"
+            f"rows of {longest} tokens are too short for a text between start and end tokens; allow longer rows"
         )
     return free
 

@@ -333,7 +333,7 @@ def check_tags(encoded: Iterable[Sequence[int] | Ids], tokenizer: Tokenizer, tex
     for number, ids in enumerate(encoded if known else (), 1):
         if not len(ids) or int(ids[0]) not in known:
             text = f"{texts[number - 1][:40]!r}" if texts else "the text"
-            raise ExampleError(number, f"{text} does not begin with a tag of training: {', '.join(tokenizer.tags)}")
+            raise ExampleError(number, f"{text} does not begin with a tag from training: {', '.join(tokenizer.tags)}")
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ SMALL = (
 
 @register("family", "mellum")
 class Mellum(ByType, FirstDense):
-    """Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in listed layers, and a rotation for each type of layer."""
+    """Mellum 2 (JetBrains 2026): Qwen3-MoE with windows in listed layers, and a RoPE for each layer type."""
 
     base = merged(BASE, {"layer.attention": {"qk_norm": True}})
     heads = heads_of("Mellum")
