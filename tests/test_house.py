@@ -25,7 +25,7 @@ ROOMS = {
     "components": 5207,
     "contracts": 4427,
     "core": 3901,
-    "data": 6522,
+    "data": 6523,
     "functional": 1853,
     "generation": 4502,
     "interop": 12634,
