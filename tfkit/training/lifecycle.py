@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from tfkit.runs.kept import keep_from
 from tfkit.runs.record import DATA, TEACHER, Hashes, differences, file_hashes, teacher_hashes
 from tfkit.runs.supply import NEEDS, changes, needs_of, recorded
 from tfkit.storage.checksums import write_json, write_text
+from tfkit.storage.files import read_text
 from tfkit.storage.folders import old_name
 from tfkit.training.loop import Measure, Trainer
 from tfkit.training.processes import Interrupted, is_lost, team
@@ -231,8 +231,9 @@ def _resumed(
     ended = trainer.progress.finished
     scores = folder / EVALUATION
     if not ended and scores.exists():  # of weights that training replaces
-        os.replace(scores, scores.with_suffix(".old.json"))
-        reporter.say(f"{scores}: scores of earlier weights; moved to {scores.stem}.old.json")
+        reporter.say(f"{scores}: has the scores of earlier weights; moved to {LOG}")
+        reporter.log(read_text(scores))
+        scores.unlink()
     left = f": training has ended ({ended}), so no step is trained" if ended else ""
     reporter.say(f"resuming {folder} from step {trainer.progress.step:,}{left}")
     return trainer
