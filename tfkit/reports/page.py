@@ -64,8 +64,8 @@ class Page:
         return html_page(PAGE, page=self, sections=sections, **texts)
 
     def as_data(self) -> dict[str, object]:
-        """Return the data of the sections by name."""
-        return {name: value for one in self.sections for name, value in one.data.items()}
+        """Return the paragraphs below the title, and the data of the sections by name."""
+        return {"lead": list(self.lead), **{name: value for one in self.sections for name, value in one.data.items()}}
 
 
 def _cut(code: str) -> str:
